@@ -128,6 +128,11 @@ class MirrorReplica:
         """The link from the master broke: nothing can follow in this conversation."""
         self._end_conversation()
 
+    def records_skipped(self) -> None:
+        """It may have been no mirror for a while, in which the master delivered without telling it."""
+        self._heard_horizon = max(self._heard_horizon, self.local.next_seq_id)
+        self.end = None
+
     def _end_conversation(self) -> None:
         self._attach_id = 0
         self._description = Description(self.local, (), SeqId(0))

@@ -208,7 +208,6 @@ class NodeRuntime:
             routes=self.gateway,
             files=self._files,
             membership=self.membership,
-            linked_nodes=self.links.linked_nodes,
             clock=clock,
             on_fatal=self._on_fatal,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.mirror import MirrorReplica
@@ -42,6 +44,11 @@ class MasterRole:
         else:
             self.mirrored.mirror_link_down(node)
 
+    def records_skipped(self, linked_nodes: Iterable[NodeName]) -> None:
+        """The record may have changed, and changed back, unheard: a mirror may have been none for a while."""
+        for node in linked_nodes:
+            self.mirrored.mirror_link_up(node)
+
     def close_deliveries(self) -> None:
         """The role ends, the copy stays: note how far messages were delivered."""
         self.mirrored.close_deliveries()
@@ -69,6 +76,10 @@ class MirrorRole:
         """The link to ``node`` came up, or went; the master speaks first."""
         if node == self.record.master and not is_up:
             self.replica.link_lost()
+
+    def records_skipped(self, _linked_nodes: Iterable[NodeName]) -> None:
+        """As of a master; this may have been no mirror."""
+        self.replica.records_skipped()
 
     def close_deliveries(self) -> None:
         """As of a master."""

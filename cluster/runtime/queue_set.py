@@ -453,9 +453,12 @@ class QueueSet:
         self._link_news.came(node, self.roles, is_up=False)
         self._early.forget_node(node)
 
-    def queue_link_up(self, queue_id: QueueId, node: NodeName) -> None:
-        """This queue, if it is mastered here, begins its conversation with ``node`` anew."""
-        self._link_changed(queue_id, node, True)
+    def records_skipped(self, queue_id: QueueId) -> None:
+        """A snapshot is about to say what became of this queue; what it was in between nobody heard here."""
+        if (role := self.roles.get(queue_id)) is not None:
+            with self._guarded(queue_id):
+                role.records_skipped(self._links.linked_nodes())
+            self.touch(queue_id)
 
     def _link_changed(self, queue_id: QueueId, node: NodeName, is_up: bool) -> None:
         role = self.roles.get(queue_id)

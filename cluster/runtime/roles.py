@@ -88,7 +88,6 @@ class Roles:
         routes: Routes,
         files: Leftovers,
         membership: MemberWatcher,
-        linked_nodes: Callable[[], Sequence[NodeName]],
         clock: Callable[[], float],
         on_fatal: Callable[[str], None],
     ) -> None:
@@ -100,7 +99,6 @@ class Roles:
         self._routes = routes
         self._files = files
         self._membership = membership
-        self._linked_nodes = linked_nodes
         self._clock = clock
         self._on_fatal = on_fatal
         #: This node takes part.
@@ -187,10 +185,8 @@ class Roles:
         yield from self._queues.policy_changed()
         yield None
         for queue_id in list(self._state.masterships):
+            self._queues.records_skipped(queue_id)
             self._take_up_record(queue_id)
-            for peer in self._linked_nodes():
-                # A mirror may have been dropped and taken back by what was skipped.
-                self._queues.queue_link_up(queue_id, peer)
             yield queue_id
 
     def on_committed(self, events: Sequence[Event]) -> Pieces[None]:

@@ -23,6 +23,7 @@ from cluster.runtime.housekeeping import READMIT_EVERY_TICKS
 from cluster.runtime.queue_role import MasterRole
 from node.errors import StorageError
 from node.ids import Incarnation, NodeName, QueueId
+from node.topology.records import QueueRecord
 from tests.support.runtime_bench import N1, N2, N3, RuntimeBench
 
 FAILURE = StorageError("input/output error")
@@ -119,6 +120,28 @@ async def test_a_copy_is_offered_whose_master_died_in_commits_that_a_snapshot_sk
     restore(bench, ahead.snapshot())
     await bench.pass_time(LONG_MS)
     assert is_served_here(bench, queue_id)
+
+
+async def test_of_what_a_snapshot_skips_each_queue_hears_before_it_follows(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror is promoted by what it follows, and has to flag more if it may have been none for a while."""
+    queue_id = bench.declare("q", N2)
+    queues, heard = bench.runtime.queues, list[str]()
+    skipped, follow = queues.records_skipped, queues.follow
+
+    def record_skipped(of: QueueId) -> None:
+        heard.append(f"{of} skipped")
+        skipped(of)
+
+    def record_followed(queue: QueueRecord, record: MastershipRecord) -> None:
+        heard.append(f"{queue.queue_id} followed")
+        follow(queue, record)
+
+    monkeypatch.setattr(queues, "records_skipped", record_skipped)
+    monkeypatch.setattr(queues, "follow", record_followed)
+    restore(bench, bench.runtime.metadata.state.snapshot())
+    assert heard == [f"{queue_id} skipped", f"{queue_id} followed"]
 
 
 async def test_a_node_that_learns_by_a_snapshot_that_it_counts_as_dead_says_that_it_lives(bench: RuntimeBench) -> None:

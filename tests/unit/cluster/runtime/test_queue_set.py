@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.metadata.mastership import add_mirror, drop_mirror, node_down, take_service
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.messages import Attach, AttachRefused, Ops
 from cluster.mirroring.reports import ReportFenced, ReportSynchronised
@@ -437,3 +438,41 @@ def test_a_copy_that_is_opened_again_does_not_repeat_its_attach_ids() -> None:
         network[N1].queues.follow(Q, record)
     assert len(set(ids)) == 2
     assert network[N1].queues.starved() == []
+
+
+@pytest.mark.parametrize("is_skipped", [False, True], ids=["log", "snapshot"])
+def test_a_mirror_flags_what_was_delivered_while_it_was_none(is_skipped: bool) -> None:
+    """It was complete all the time, so it may be elected; and a snapshot says nothing of what was in between."""
+    was = mastership(Q, N1, N2)
+    network = pair(was)
+    network[N1].publish(Q, 1, 1500)
+    network.pump()
+    network[N1].consume(Q)
+    network[N1].turn()
+    # N2 is paused: it hears nothing any more.
+    network.wires.clear()
+    network[N1].turn()
+    assert len(network[N1].delivered()) < 1500, "N2 has yet to say that it would flag the rest"
+    dropped = drop_mirror(was, N2)
+    taken_back = take_service(add_mirror(dropped, N2))
+    for record in (dropped, taken_back):
+        assert N2 in record.complete
+        network[N1].queues.follow(Q, record)
+        network[N1].turn()
+    delivered = len(network[N1].delivered())
+    network.wires.clear()
+    elected = node_down(taken_back, N1, False, True)
+    assert elected is not None
+    if is_skipped:
+        network[N2].queues.records_skipped(Q.queue_id)
+    for record in (elected,) if is_skipped else (dropped, taken_back, elected):
+        network[N2].queues.follow(Q, record)
+        network[N2].turn()
+    network[N2].queues.link_down(N1)
+    network[N2].queues.follow(Q, take_service(elected))
+    network[N2].consume(Q)
+    for _ in range(20):
+        network[N2].turn()
+    again = network[N2].delivered()
+    assert len(again) == 1500
+    assert all(flag for _, flag in again[:delivered])
