@@ -16,6 +16,7 @@ from cluster.metadata.commands import (
     RequestId,
     TakeService,
 )
+from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
 from cluster.mirroring.messages import Attach, OpsAck
 from cluster.mirroring.reports import ReportMirrorStalled
