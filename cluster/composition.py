@@ -29,6 +29,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -234,7 +235,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     config, lock, use, joined, identity, incarnation = _claim_directory(config, world)
     log.info("%s %s, node %s, start %d", PRODUCT, world.system.version, config.node_name, incarnation)
     ending = Ending()
-    runtime = _runtime(config, world, incarnation, ending)
+    runtime = _runtime(config, world, incarnation, ending, use)
     broker = _broker(config, world, runtime)
     connection_numbers = itertools.count(1)
     clients = ClientService(
@@ -419,9 +420,17 @@ def _protocol_watch(
     return watch
 
 
-def _runtime(config: NodeConfig, world: World, incarnation: Incarnation, ending: Ending) -> NodeRuntime:
+def _runtime(config: NodeConfig, world: World, incarnation: Incarnation, ending: Ending, use: Use) -> NodeRuntime:
     loop = asyncio.get_running_loop()
     group_commit = GroupCommit(min(FLUSHED_MAX, world.slice_pieces))
+
+    def sync_failed(error: StorageError) -> None:
+        # Nothing is confirmed from now on, whatever other syncs say.
+        group_commit.distrust(error)
+        with suppress(RuntimeError):  # the loop is closed, this node has ended
+            loop.call_soon_threadsafe(_disk_failed, ending, error)
+
+    use.on_failed = sync_failed
     files = NodeQueueFiles(world.disk, str(config.data_dir), group_commit, _store_config(config), world.clock)
     return NodeRuntime(
         config,

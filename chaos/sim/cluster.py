@@ -373,15 +373,21 @@ class SimulatedCluster:
         self.machines[name].disk.capacity_bytes = DISK_BYTES
         self._tell(f"the disk of {name} has room again", name, ends="full disk")
 
-    def fail_sync(self, name: str) -> None:
-        """The next sync of anything fails, and the machine needs a new process."""
+    def fail_sync(self, name: str, place: str | None = None) -> None:
+        """The next sync of anything fails, and the machine needs a new process. With a ``place``: of files with this in
+        their paths, and only that one."""
         disk = self._spoil(name)
-        disk.fail_sync_after = disk.operations
+        if place is None:
+            disk.fail_sync_after = disk.operations
+        else:
+            disk.fail_syncs, disk.fails_one_sync = place, True
         self.machines[name].has_refused = True
-        self._tell(f"syncs of {name} fail", name)
+        self._tell(f"syncs of {name} fail" if place is None else f"a sync of {name} in {place} fails", name)
 
     def fail_sync_end(self, name: str) -> None:
-        self.machines[name].disk.fail_sync_after = None
+        disk = self.machines[name].disk
+        disk.fail_sync_after = disk.fail_syncs = None
+        disk.fails_one_sync = False
         self._tell(f"syncs of {name} succeed again", name)
 
     def fail_writes(self, name: str, place: str) -> None:

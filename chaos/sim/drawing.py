@@ -79,6 +79,7 @@ REPLACEMENT_LENGTH_MIN_MS = 10_000
 FAULT_PAUSE_MIN_MS = 400
 #: Which files a disk refuses to write, by a part of their paths.
 WRITTEN_PLACES = ("/queues/", "/msg_store", "/")
+SYNCED_PLACES = ("/queues/", "/msg_store", "/raft/")
 
 
 def drawn_for(seed: int, *name: object) -> Random:
@@ -441,9 +442,10 @@ class _Drawing:
             self.at((at_ms + end_ms) / 2, "start", node)
 
     def _fail_sync(self, kind: str, at_ms: float, end_ms: float) -> None:
-        """The node ends at the first one, and starts again on a disk that syncs."""
+        """The node ends at the first one, and starts again on a disk that syncs. Half of them are the only one in some
+        place."""
         node = self.any_node()
-        self.at(at_ms, kind, node)
+        self.at(at_ms, kind, node, *self.chance.choice(((), (), (), *((place,) for place in SYNCED_PLACES))))
         self.at(end_ms, "fail_sync_end", node)
         self.at(end_ms, "start", node)
 

@@ -289,7 +289,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        raise NotImplementedError("there are no threads in a simulation")
+        return self.call_soon(callback, *args, context=context)  # there are no threads in a simulation
 
     def call_later(
         self,

@@ -326,7 +326,7 @@ class Machine:
         draw, range_s = chance.random, longest_s - shortest_s
         self.process = self._loop.start_process(self.name, lambda: shortest_s + range_s * draw())
         self.is_disk_suspect = self.is_disk_bad
-        self.has_refused = self.disk.fail_writes is not None or self.disk.fail_sync_after is not None
+        self.has_refused = self.disk.fail_writes is not None or self.disk.fails_syncs
         return self.process
 
     def _chance_of(self, what: str) -> Random:
@@ -340,7 +340,7 @@ class Machine:
     def is_disk_bad(self) -> bool:
         """It is full, or refuses something."""
         disk = self.disk
-        return disk.capacity_bytes < DISK_BYTES or disk.fail_sync_after is not None or disk.fail_writes is not None
+        return disk.capacity_bytes < DISK_BYTES or disk.fails_syncs or disk.fail_writes is not None
 
     def mend_disk(self) -> None:
         """As good as new, but for what is on it."""

@@ -85,11 +85,14 @@ class SyncThread:
         except StorageError as error:
             self._fail(error)
             return
+        if self._group_commit.failure is not None:
+            self._fail(self._group_commit.failure)
+            return
         sync_round = self._group_commit.begin()
         if sync_round is None:
             if self._group_commit.has_dirty:
                 self._again = self._loop.call_later(FLUSH_AGAIN_S, self._begin)
-            elif self._group_commit.failure is None:
+            else:
                 self._on_nothing()
             return
         self._running = self._worker.run(sync_round.run)
@@ -104,6 +107,9 @@ class SyncThread:
             self._fail(failure)
             return
         self._group_commit.complete(sync_round)
+        if self._group_commit.failure is not None:
+            self._fail(self._group_commit.failure)
+            return
         self._on_durable()
         if self._is_requested or self._group_commit.has_dirty:
             self._begin()

@@ -145,10 +145,10 @@ class Entry:
         if route is None:
             return
         moved = route.adopt(record)
-        if moved:
-            self._consumers.mastership_moved(route)
         if moved or record.is_down:
             self._lose(route)
+        if moved:
+            self._consumers.mastership_moved(route)
         if record.is_down:
             self._publishes.queue_down(route)
         self._open(route)

@@ -22,6 +22,7 @@ from node.ids import ChannelKey, Epoch, Incarnation, NodeName, QueueId
 from node.queues.events import ConfirmPublished, ConsumerSpec, Deliver, QueueEffect
 from node.queues.options import QueueOptions
 from node.queues.queue_process import QueueProcess
+from node.queues.vhost_store import VhostStore
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import SimulatedDisk
 from node.store.shared.config import StoreConfig
@@ -96,6 +97,7 @@ class QueueSetNode:
     def start(self) -> None:
         self.incarnation += 1
         self.group_commit = GroupCommit()
+        self.disk.on_sync_failed = self.group_commit.distrust
         self.files = NodeQueueFiles(self.disk, DATA_DIRECTORY, self.group_commit, StoreConfig(), self.clock)
         self.pending: deque[Callable[[], None]] = deque()
         self.queues = QueueSet(
@@ -194,6 +196,10 @@ class QueueSetNode:
         """One round of the group commit."""
         if run_sync_round(self.group_commit):
             self.queues.durable_advanced()
+
+    def vhosts(self) -> list[VhostStore]:
+        """What is open of the files of vhosts."""
+        return list(self.files._vhosts.values())
 
     def process(self, queue: QueueRecord) -> QueueProcess:
         process = self.queues.process(queue.queue_id)

@@ -245,7 +245,9 @@ class RealFile:
         "_users",
     )
 
-    def __init__(self, path: str, fd: int, size: int, unsynced: bool, sync_failed: Callable[[], None]) -> None:
+    def __init__(
+        self, path: str, fd: int, size: int, unsynced: bool, sync_failed: Callable[[StorageError], None]
+    ) -> None:
         """``sync_failed`` is called on the thread of a sync that has."""
         self._path = path
         self._sync_failed = sync_failed
@@ -366,9 +368,10 @@ class RealFile:
             os.fdatasync(fd)
         except OSError as error:
             self._unsynced = True
-            self._sync_failed()
             # Not even a full disk is passed on as such: what a failed sync left behind is unknown.
-            raise StorageError(str(_failure("fsync", self._path, error))) from error
+            failure = StorageError(str(_failure("fsync", self._path, error)))
+            self._sync_failed(failure)
+            raise failure from error
         finally:
             with self._lock:
                 self._users -= 1
@@ -394,10 +397,11 @@ class RealFile:
 class RealDirectorySync:
     """`DirectorySync` of the operating system."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_path", "_sync_failed")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, sync_failed: Callable[[StorageError], None]) -> None:
         self._path = path
+        self._sync_failed = sync_failed
 
     def sync(self) -> None:
         try:
@@ -409,7 +413,9 @@ class RealDirectorySync:
         try:
             os.fsync(fd)
         except OSError as error:
-            raise _failure("fsync", self._path, error) from error
+            failure = StorageError(str(_failure("fsync", self._path, error)))
+            self._sync_failed(failure)
+            raise failure from error
         finally:
             os.close(fd)
 
@@ -436,11 +442,11 @@ class RealDisk:
     """`Disk` of the operating system."""
 
     def __init__(self) -> None:
-        #: Called on the thread of each sync of a file that has failed (`node.store.disk.distrust`).
-        self.on_sync_failed: Callable[[], None] = lambda: None
+        #: Called on the thread of each sync that has failed (`node.store.disk.distrust`).
+        self.on_sync_failed: Callable[[StorageError], None] = lambda _error: None
 
-    def _sync_failed(self) -> None:
-        self.on_sync_failed()
+    def _sync_failed(self, error: StorageError) -> None:
+        self.on_sync_failed(error)
 
     def open(self, path: str) -> DiskFile:
         return self._open(path, os.O_RDWR)
@@ -508,10 +514,10 @@ class RealDisk:
             raise _failure("mkdir", path, error) from error
 
     def sync_directory(self, path: str) -> None:
-        RealDirectorySync(path).sync()
+        RealDirectorySync(path, self._sync_failed).sync()
 
     def directory(self, path: str) -> DirectorySync:
-        return RealDirectorySync(path)
+        return RealDirectorySync(path, self._sync_failed)
 
     def announce_cut(self, path: str, size: int) -> None:
         """See `Disk.announce_cut`: nothing is kept here."""

@@ -2,10 +2,10 @@
 
 When fsync fails, the kernel marks the pages that it could not write as clean and keeps them: whoever reads the file
 sees what was written, another fsync succeeds at once, and the disk has none of it (Rebello et al., *Can Applications
-Recover from fsync Failures?*, USENIX ATC 2020). So no file is synced a second time after that
-(`node.store.disk.group_commit`). A process that ends and starts again, as a node does, opens the same pages, though:
-it would take a vote for kept that the next loss of power takes away, an entry of the log for safe that it
-acknowledges, and a message for one that it need not be sent.
+Recover from fsync Failures?*, USENIX ATC 2020). So after that nothing that this process wrote counts as durable, in
+whatever file it is and whoever synced it (`Use.on_failed`), and the node ends. A process that ends and starts again, as
+a node does, opens the same pages, though: it would take a vote for kept that the next loss of power takes away, an
+entry of the log for safe that it acknowledges, and a message for one that it need not be sent.
 
 A process cannot be relied on to tell: it may be killed before it hears of the failure. So it leaves a mark when it
 begins, and takes it away when it has ended in order and no sync has failed. Who finds one gives up what is in memory of
@@ -34,7 +34,7 @@ class OwnDisk(Disk, Protocol):
     """A disk that tells of failed syncs."""
 
     #: Called on the thread of each sync that has failed.
-    on_sync_failed: Callable[[], None]
+    on_sync_failed: Callable[[StorageError], None]
 
     def reread(self, path: str) -> None:
         """Give up what is in memory of a file, or of all files below a directory, and is not to be written: it is read
@@ -49,12 +49,15 @@ class Use:
         self._disk = disk
         self._path = f"{data_dir}/{MARK_FILE}"
         self._has_failed = False
+        #: Called on the thread of each sync that has failed, before anybody can hear of another.
+        self.on_failed: Callable[[StorageError], None] = lambda _error: None
         disk.on_sync_failed = self._note_failure
         if not disk.exists(self._path):
             disk.create(self._path).close()
 
-    def _note_failure(self) -> None:
+    def _note_failure(self, error: StorageError) -> None:
         self._has_failed = True
+        self.on_failed(error)
 
     def end(self) -> None:
         """Everything that was written is closed: the mark goes, unless a sync has failed."""

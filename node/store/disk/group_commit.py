@@ -10,7 +10,8 @@ generation never closes over bytes that have not reached their file. Of those th
 part: what is left is written in a later generation and belongs to that one.
 
 An fsync that fails is never tried again on the same file (the kernel may have dropped the dirty pages):
-`fail` stops the generations for good and the owner takes the stores out of service.
+`fail` stops the generations for good and the owner takes the stores out of service. So does `distrust`, after an fsync
+of anybody else on this node: it may have been of a file that is to be synced here, which would succeed then.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class GroupCommit:
         self.durable_generation = 0
         #: Everything that was collected by the time this closed is on disk, also what was written in later ones.
         self.complete_generation = 0
-        #: Set once by `fail`; no generation becomes durable after it.
+        #: Set once by `fail` or `distrust`; no generation becomes durable after it.
         self.failure: StorageError | None = None
         self._dirty: dict[int, Syncable] = {}
         self._running: SyncRound | None = None
@@ -138,15 +139,21 @@ class GroupCommit:
     def complete(self, finished: SyncRound) -> None:
         """The round has run: its generation is durable."""
         assert finished is self._running, "rounds finish in the order they began, one at a time"
-        self.durable_generation = finished.generation
-        self.complete_generation = max(self.complete_generation, finished.collected_below - 1)
         self._running = None
+        if self.failure is None:
+            self.durable_generation = finished.generation
+            self.complete_generation = max(self.complete_generation, finished.collected_below - 1)
 
     def fail(self, finished: SyncRound, error: StorageError) -> None:
         """The round raised: nothing is ever durable again through this object."""
         assert finished is self._running, "rounds finish in the order they began, one at a time"
-        self.failure = error
         self._running = None
+        self.distrust(error)
+
+    def distrust(self, error: StorageError) -> None:
+        """A sync has failed, whoever asked for it. Any thread."""
+        if self.failure is None:
+            self.failure = error
 
     def check_invariants(self) -> None:
         assert self.complete_generation <= self.durable_generation, "what is complete is on disk"

@@ -227,9 +227,9 @@ class SimulatedFile:
         self._is_unsynced = False
         try:
             self._disk.before_sync(self._path, self._inode.pending.clear)
-        except StorageError:
+        except StorageError as error:
             self._is_unsynced = self._disk.has_lost_writes = True
-            self._disk.on_sync_failed()
+            self._disk.on_sync_failed(error)
             raise
         for operation in self._inode.pending:
             apply(self._inode.durable, operation)
@@ -287,6 +287,8 @@ class SimulatedDisk:
         self.early_cut_every = 2
         self.fail_writes: str | None = None
         self.fail_syncs: str | None = None
+        #: The next sync that fails by that is the last one.
+        self.fails_one_sync = False
         self.fail_reads: str | None = None
         self.crash_after: int | None = None
         #: Every fsync fails from this number of operations on.
@@ -294,7 +296,7 @@ class SimulatedDisk:
         #: A sync has failed, and what it should have made durable is still shown to whoever reads.
         self.has_lost_writes = False
         #: See `node.store.disk.distrust.OwnDisk`.
-        self.on_sync_failed: Callable[[], None] = lambda: None
+        self.on_sync_failed: Callable[[StorageError], None] = lambda _error: None
         #: Called before each operation that changes something: a test may look at what a crash would leave just then.
         self.on_operation: Callable[[], None] | None = None
         self._directories: dict[str, _Directory] = {}
@@ -326,8 +328,15 @@ class SimulatedDisk:
         self._count()
         is_late = self.fail_sync_after is not None and self.operations >= self.fail_sync_after
         if is_late or (self.fail_syncs is not None and self.fail_syncs in path):
+            if self.fails_one_sync:
+                self.fail_syncs, self.fails_one_sync = None, False
             lose()
             raise StorageError(f"fsync of {path} failed: injected error (errno 5)")
+
+    @property
+    def fails_syncs(self) -> bool:
+        """Some sync is to fail."""
+        return self.fail_syncs is not None or self.fail_sync_after is not None
 
     def _count(self) -> None:
         self.operations += 1
@@ -428,7 +437,11 @@ class SimulatedDisk:
     def sync_directory(self, path: str) -> None:
         directory = self._directories.get(path)
         if directory is not None:
-            self.before_sync(path, lambda: None)
+            try:
+                self.before_sync(path, lambda: None)
+            except StorageError as error:
+                self.on_sync_failed(error)
+                raise
             directory.sync()
             for child in [child for child in self._new if _split(child)[0] == path]:
                 del self._new[child]

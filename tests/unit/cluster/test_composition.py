@@ -151,7 +151,7 @@ async def test_a_disk_that_fails_ends_the_node() -> None:
         await node.run()
     assert node.failure is not None
     assert node.failure.exit_code == ExitCode.SOFTWARE
-    assert "the metadata group failed here" in node.failure.reason
+    assert "the disk failed, this node stops: fsync of /data/raft/log failed" in node.failure.reason
 
 
 async def test_a_count_of_starts_that_cannot_be_read_is_no_first_start() -> None:

@@ -111,6 +111,25 @@ async def test_writes_during_a_round_share_the_next(bench: Bench) -> None:
     assert bench.file.syncs == 2
 
 
+async def test_what_was_synced_while_a_sync_of_others_failed_is_not_durable(bench: Bench) -> None:
+    bench.write()
+    await asyncio.sleep(0)
+    bench.group_commit.distrust(StorageError("a sync of others failed"))
+    bench.file.may_finish.set()
+    await bench.change()
+    bench.write()
+    await asyncio.sleep(0)
+    assert (list(map(str, bench.failures)), bench.durable) == (["a sync of others failed"], [])
+    assert bench.group_commit.durable_generation == 0
+
+
+async def test_after_a_sync_of_others_has_failed_there_are_no_rounds(bench: Bench) -> None:
+    bench.group_commit.distrust(StorageError("a sync of others failed"))
+    bench.write()
+    await bench.change()
+    assert (len(bench.failures), bench.file.syncs) == (1, 0)
+
+
 async def test_a_request_without_writes_costs_nothing(bench: Bench) -> None:
     bench.thread.request()
     await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from node.queues.events import ConsumerSpec, DeleteUnused
 from node.queues.queue_process import QueueProcess
 from tests.support.entry_bench import EntryBench
 from tests.support.queue_bench import SteeredQueue
-from tests.support.session_network import QUEUE, queue_record
+from tests.support.session_network import QUEUE, RecordingSink, queue_record
 
 CONSUMER = ConsumerSpec("tag", no_ack=False, exclusive=False)
 CONSUME = Question("consume", consumer=CONSUMER)
@@ -59,3 +59,31 @@ def test_a_queue_that_comes_here_hears_it_too(opened: EntryBench, was_consumed: 
     opened.queue = QueueProcess(replace(queue_record(QUEUE), auto_delete=True), SteeredQueue())
     opened.moves("n1", 2)
     assert opened.queue.drain() == ([DeleteUnused(may_return=True)] if was_consumed else [])
+
+
+class GivesBack(RecordingSink):
+    """A channel that holds what its prefetch limit keeps back, and returns it with its consumer."""
+
+    def __init__(self, bench: EntryBench) -> None:
+        super().__init__()
+        self._bench = bench
+
+    def queue_cancelled_consumer(self, queue_id: int, consumer_tag: str) -> None:
+        (session, delivery), *_ = self.sources
+        self._bench.entry.settle_requeue(self._bench.channel, QUEUE, session, [delivery.seq_id])
+        super().queue_cancelled_consumer(queue_id, consumer_tag)
+
+
+def test_what_a_consumer_gives_back_that_is_cancelled_by_a_move_is_of_a_session_that_is_over() -> None:
+    """Its queue moves to this node, where no process is yet."""
+    bench = EntryBench()
+    sink = GivesBack(bench)
+    bench.channel = bench.entry.open_channel(sink)
+    bench.publishes(1)
+    bench.accepts(1)
+    bench.confirms(1, 1)
+    bench.consumes(1, replace(CONSUMER, cancel_on_failover=True))
+    bench.delivers(1, "tag", b"1", b"2")
+    bench.moves("n1", 2)
+    assert sink.cancelled == ["tag"]
+    assert bench.failures == []

@@ -44,10 +44,17 @@ def test_what_a_sync_could_not_write_is_seen_until_the_next_start(disk: Simulate
 
 def test_nor_is_it_believed_if_the_process_died_before_it_heard(disk: SimulatedDisk) -> None:
     Use(disk, "/data")
-    disk.on_sync_failed = lambda: None
+    disk.on_sync_failed = lambda _error: None
     fail_to_sync(disk, b" and lost")
     reread_if_marked(disk, "/data", ["raft"])
     assert read_whole(disk, "/data/raft/log") == b"kept"
+
+
+def test_who_does_not_trust_the_disk_any_more_hears_before_whoever_asked_for_the_sync(disk: SimulatedDisk) -> None:
+    heard: list[str] = []
+    Use(disk, "/data").on_failed = lambda error: heard.append(str(error))
+    fail_to_sync(disk, b" and lost")
+    assert heard == ["fsync of /data/raft/log failed: injected error (errno 5)"]
 
 
 def test_the_mark_lasts_until_somebody_ends_in_order(disk: SimulatedDisk) -> None:
