@@ -241,7 +241,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     clients = ClientService(
         config.amqp_listener,
         lambda: _amqp_server(config, world, broker, raft.may_read_clients, connection_numbers),
-        broker.delete_abandoned_queues,
+        broker,
         ending,
     )
     runtime.roles.on_access_ended = lambda: clients.access_ended(broker.objection)

@@ -303,11 +303,12 @@ def _read_log(content: bytes, path: str) -> tuple[_LogContent, int]:
 
 
 def _durable_claim_after(content: bytes, offset: int) -> int:
-    """Highest ``durable`` of the good batches behind ``offset``, 0 if there is none."""
+    """Highest ``durable`` of the good batches behind ``offset``, 0 if there is none. What is no batch, but lies in a
+    payload, as clients may write it, claims what cannot be: no sync covers more than what was written before."""
     claim = 0
     while (offset := content.find(_BATCH_MAGIC, offset + 1)) >= 0:
         batch = _batch_at(content, offset)
-        if batch is not None:
+        if batch is not None and batch[2] <= offset:
             claim = max(claim, batch[2])
     return claim
 

@@ -11,8 +11,8 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from cluster.runtime.ending import Ending
 from cluster.runtime.standing import Hindrance, Pause
@@ -22,6 +22,9 @@ from node.config import Address
 from node.errors import ConfigError, WarrenError
 
 log = logging.getLogger(__name__)
+
+#: Until abandoned queues are looked for again.
+SWEEP_AFTER_S = 5.0
 
 
 class ClientServer(Protocol):
@@ -42,6 +45,16 @@ class ClientServer(Protocol):
     def connections(self) -> Sequence[ConnectionListing]: ...
 
 
+class ExclusiveQueues(Protocol):
+    """Those whose connections ended while nothing could be decided, or not in time (`node.broker.broker.Broker`)."""
+
+    #: There are some.
+    on_abandoned: Callable[[], None]
+
+    async def delete_abandoned_queues(self) -> None:
+        """Raises `WarrenError` if nothing can be decided."""
+
+
 class ClientService:
     """See the top of this module."""
 
@@ -49,13 +62,13 @@ class ClientService:
         self,
         address: Address,
         make_server: Callable[[], ClientServer],
-        delete_abandoned_queues: Callable[[], Awaitable[None]],
+        queues: ExclusiveQueues,
         ending: Ending,
     ) -> None:
-        """``delete_abandoned_queues``: exclusive ones whose connections ended while nothing could be decided."""
         self._address = address
         self._make_server = make_server
-        self._delete_abandoned_queues = delete_abandoned_queues
+        self._queues = queues
+        queues.on_abandoned = self._queues_abandoned
         self._ending = ending
         self._server: ClientServer | None = None
         #: One change at a time.
@@ -63,6 +76,8 @@ class ClientService:
         self._may_serve = False
         self._is_serving = False
         self._tasks: dict[asyncio.Task[None], None] = {}
+        #: Abandoned queues are yet to be looked for, in a task.
+        self._is_sweep_due = self._is_sweeping = False
 
     @property
     def is_serving(self) -> bool:
@@ -95,9 +110,29 @@ class ClientService:
         if pause is not None and self._server is not None:
             self._is_serving = False
             self._server.refuse(_farewell(pause))
-        task = asyncio.get_running_loop().create_task(self._resume() if pause is None else self._pause(pause))
+        self._spawn(self._resume() if pause is None else self._pause(pause))
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    def _queues_abandoned(self) -> None:
+        self._is_sweep_due = True
+        if not self._is_sweeping and not self._ending.is_requested:
+            self._is_sweeping = True
+            self._spawn(self._sweep())
+
+    async def _sweep(self) -> None:
+        """Delete abandoned queues, again and again until it was possible."""
+        while self._is_sweep_due:
+            self._is_sweep_due = False
+            await asyncio.sleep(SWEEP_AFTER_S)
+            try:
+                await self._queues.delete_abandoned_queues()
+            except WarrenError:
+                self._is_sweep_due = True
+        self._is_sweeping = False
 
     async def stop(self) -> None:
         """Close all connections and the listener, for good. Nobody is let in while the last connections end."""
@@ -131,7 +166,7 @@ class ClientService:
             return  # `open` serves when this node is ready
         try:
             await self._serve()
-            await self._delete_abandoned_queues()
+            await self._queues.delete_abandoned_queues()
         except ConfigError as error:
             self._ending.fail(str(error), exit_code_of(error))
         except WarrenError as error:

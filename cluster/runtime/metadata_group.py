@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
@@ -25,7 +26,7 @@ from cluster.runtime.applier import Applied
 from cluster.runtime.followed import Followed
 from cluster.runtime.standing import Pause
 from node.auth import UserDirectory
-from node.errors import ConnectionFailure, QueueMovedError, StorageError
+from node.errors import AmqpError, ConnectionFailure, QueueMovedError, StorageError
 from node.ids import Incarnation, NodeName, QueueId
 from node.pieces import Pieces, at_once
 from node.throttled_log import ThrottledLog
@@ -141,6 +142,16 @@ class MetadataGroup:
             raise
         except (NoQuorumError, ProposalRefusedError, StorageError, RefusedChangeError, CodecError) as error:
             raise ConnectionFailure(541, str(error)) from None
+
+    async def submit_all(self, commands: Sequence[TopologyCommand]) -> list[AmqpError | None]:
+        return list(await asyncio.gather(*map(self._refusal_of, commands)))
+
+    async def _refusal_of(self, command: TopologyCommand) -> AmqpError | None:
+        try:
+            await self.submit(command)
+        except AmqpError as error:
+            return error
+        return None
 
     async def wait_known(self) -> None:
         await self.consensus.wait_visible(self._topology_index, self._live_peers)

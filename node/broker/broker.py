@@ -15,6 +15,7 @@ from typing import Any
 from node.amqp.ports import ConnectionControl, ConnectionInfo
 from node.auth import Authenticator, log_in
 from node.broker.connection import Connection
+from node.broker.definitions import DELETED_AT_ONCE
 from node.broker.parts import BrokerParts
 from node.errors import ConnectionFailure
 from node.flow.credit import FlowControl
@@ -44,7 +45,11 @@ class Broker:
     ) -> None:
         self.flow = flow or FlowControl()
         self.router = Router(catalogue.topology, alternate_exchange)
-        self.parts = BrokerParts(node, catalogue, authenticator, gateway, self.router, self.flow, random_bytes)
+        self.parts = BrokerParts(
+            node, catalogue, authenticator, gateway, self.router, self.flow, random_bytes, self._abandoned
+        )
+        #: `delete_abandoned_queues` has something to do.
+        self.on_abandoned: Callable[[], None] = lambda: None
         #: Open connections by a number of their own.
         self.connections: dict[int, Connection] = {}
         #: Why publishers are blocked; empty when they are not.
@@ -79,17 +84,30 @@ class Broker:
     def server_properties(self) -> Mapping[str, Any]:
         return self._properties
 
+    def _abandoned(self) -> None:
+        self.on_abandoned()
+
     async def delete_abandoned_queues(self) -> None:
-        """Delete exclusive queues whose connection ended while the deletion could not be agreed on.
+        """Delete exclusive queues whose connection ended while the deletion could not be agreed on, or not in time.
 
         To be called when agreement is possible again. Raises `AmqpError` if it is not.
         """
         living = {connection.id for connection in self.connections.values()}
-        for queue in list(self.parts.catalogue.topology.all_queues()):
-            owner = queue.exclusive_owner
-            if owner is not None and owner.startswith(f"{self.parts.node}/") and owner not in living:
-                log.info("exclusive %s outlived its connection: it is deleted now", queue.queue_name)
-                await self.parts.catalogue.submit(DeleteQueue(queue.vhost, queue.name, queue.queue_id))
+        abandoned = [
+            queue
+            for queue in self.parts.catalogue.topology.all_queues()
+            if (owner := queue.exclusive_owner) is not None
+            and owner.startswith(f"{self.parts.node}/")
+            and owner not in living
+        ]
+        if abandoned:
+            log.info("%d exclusive queues outlived their connections: they are deleted now", len(abandoned))
+        for start in range(0, len(abandoned), DELETED_AT_ONCE):
+            some = abandoned[start : start + DELETED_AT_ONCE]
+            deletions = [DeleteQueue(queue.vhost, queue.name, queue.queue_id) for queue in some]
+            for refusal in await self.parts.catalogue.submit_all(deletions):
+                if refusal is not None:
+                    raise refusal
 
     def set_alarm(self, reason: str) -> None:
         """Publishers must stop (mission F3), for this reason; empty: they may go on.

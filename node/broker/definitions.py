@@ -4,15 +4,15 @@ Everything here is asked for by a client and may be refused: the user lacks a pe
 queue belongs to another connection. What is allowed and changes something is submitted to the `Catalogue`; a
 declaration that repeats an earlier one, or only asks, is answered without it, when all nodes know what it found.
 
-Exclusive queues belong to their connection and are deleted with it. One that could not be deleted because no agreement
-was possible is found later by `Broker.delete_abandoned_queues`.
+Exclusive queues belong to their connection and are deleted with it. Those that could not be deleted because no
+agreement was possible, or not in time, are found later by `Broker.delete_abandoned_queues`.
 """
 
 from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from node.amqp.ports import QueueDeclared
@@ -20,7 +20,7 @@ from node.amqp.values import SHORT_STRING_BYTES_MAX
 from node.auth import Action
 from node.broker.deletion import delete_queue
 from node.broker.parts import BrokerParts
-from node.errors import AmqpError, ChannelError
+from node.errors import ChannelError
 from node.routing.properties import plain_table
 from node.topology.arguments import check_carried_out, check_queue_arguments, describe_exchange
 from node.topology.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 #: Random bytes of a server-made queue name: 22 characters of base64, as in the reference.
 _SERVER_NAME_BYTES = 16
+#: Exclusive queues that are deleted side by side, most of them by one commit.
+DELETED_AT_ONCE = 256
 _STRIP_LINE_ENDS = str.maketrans("", "", "\r\n")
 
 
@@ -223,21 +225,27 @@ class Definitions:
         finally:
             if is_exclusive and self._is_closed:
                 # The connection ended while the declaration was under way: its clean-up could not see the queue.
-                await self._delete_exclusive(command.name)
+                await self._delete_exclusive([command.name])
 
     async def close(self) -> None:
         """The connection is gone: delete its exclusive queues."""
         self._is_closed = True
-        while self._exclusive_queues:
-            name = next(iter(self._exclusive_queues))
-            del self._exclusive_queues[name]
-            await self._delete_exclusive(name)
+        names, self._exclusive_queues = list(self._exclusive_queues), {}
+        await self._delete_exclusive(names)
 
-    async def _delete_exclusive(self, name: str) -> None:
-        record = self._topology.queue(self._vhost, name)
-        if record is None or record.exclusive_owner != self._owner:
-            return
+    async def _delete_exclusive(self, names: Sequence[str]) -> None:
+        """Whatever is left, also when this is cancelled, is said to be."""
+        is_done = False
         try:
-            await self._catalogue.submit(DeleteQueue(self._vhost, name, record.queue_id))
-        except AmqpError as error:
-            log.warning("exclusive %s of a closed connection stays: %s", record.queue_name, error)
+            for start in range(0, len(names), DELETED_AT_ONCE):
+                found = [self._topology.queue(self._vhost, name) for name in names[start : start + DELETED_AT_ONCE]]
+                ours = [queue for queue in found if queue is not None and queue.exclusive_owner == self._owner]
+                deletions = [DeleteQueue(queue.vhost, queue.name, queue.queue_id) for queue in ours]
+                refusals = [refusal for refusal in await self._catalogue.submit_all(deletions) if refusal is not None]
+                if refusals:
+                    log.warning("exclusive queues of a closed connection stay for now: %s", refusals[0])
+                    return
+            is_done = True
+        finally:
+            if not is_done:
+                self._parts.abandoned()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+from node.errors import AmqpError
 from node.topology.commands import TopologyCommand
 from node.topology.topology import Topology
 
@@ -22,6 +24,9 @@ class Catalogue(Protocol):
         `ConnectionFailure` when the change is refused, `ConnectionFailure` 541 if no quorum can be had in time,
         `QueueMovedError` if the ``epoch`` of a `DeleteQueue` is over.
         """
+
+    async def submit_all(self, commands: Sequence[TopologyCommand]) -> list[AmqpError | None]:
+        """Carry out changes of different things, side by side; says of each whether, and by what, it was refused."""
 
     async def wait_known(self) -> None:
         """Until all nodes that serve clients know what `topology` has now. It may have been declared a moment ago, by

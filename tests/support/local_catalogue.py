@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
+from node.errors import AmqpError
 from node.ids import QueueId
 from node.topology.commands import CreateVhost, TopologyCommand
 from node.topology.topology import Topology
@@ -31,6 +34,16 @@ class LocalCatalogue:
 
     async def submit(self, command: TopologyCommand) -> Any:
         return self.apply(command)
+
+    async def submit_all(self, commands: Sequence[TopologyCommand]) -> list[AmqpError | None]:
+        return list(await asyncio.gather(*map(self._refusal_of, commands)))
+
+    async def _refusal_of(self, command: TopologyCommand) -> AmqpError | None:
+        try:
+            await self.submit(command)
+        except AmqpError as error:
+            return error
+        return None
 
     async def wait_known(self) -> None:
         """There is nobody else."""

@@ -401,33 +401,6 @@ async def test_the_broker_makes_names(bench: BrokerBench) -> None:
     assert caught.value.reply_code == 403
 
 
-async def test_an_exclusive_queue_is_locked_and_dies_with_its_connection(bench: BrokerBench) -> None:
-    owner, other = bench.client(), bench.client()
-    await owner.declare("mine", exclusive=True)
-    owner.channel.publish([request(key="mine")])
-    uses = [
-        other.declare("mine"),
-        other.declare("mine", passive=True),
-        other.channel.consume("mine", spec()),
-        other.channel.get("mine", no_ack=True),
-        other.definitions.purge_queue("mine"),
-        other.definitions.bind_queue("mine", "amq.direct", "k", {}),
-        other.definitions.unbind_queue("mine", "amq.direct", "k", {}),
-        other.definitions.delete_queue("mine", if_unused=False, if_empty=False),
-    ]
-    for use in uses:
-        with pytest.raises(ChannelError) as caught:
-            await use
-        assert caught.value.reply_code == 405
-    other.channel.publish([request(key="mine")])  # publishing is free
-    assert bench.node.copy("mine").ready == 2
-    await owner.connection.close()
-    await owner.connection.close()
-    await bench.run()
-    assert bench.catalogue.topology.queues("/") == []
-    assert list(bench.broker.connections.values()) == [other.connection]
-
-
 async def test_conditions_of_deletion(bench: BrokerBench) -> None:
     client = bench.client()
     await client.declare("q")
@@ -532,26 +505,6 @@ async def test_entering_a_vhost(bench: BrokerBench) -> None:
     with pytest.raises(ConnectionFailure):
         bench.broker.authenticate("PLAIN", b"\0guest\0wrong", "127.0.0.1")
     assert bench.broker.server_properties()["product"] == "Warren"
-
-
-async def test_an_exclusive_queue_that_could_not_be_deleted_is_deleted_when_agreement_is_possible_again(
-    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    owner, other = bench.client(), bench.client()
-    await owner.declare("orphan", exclusive=True)
-    await other.declare("used", exclusive=True)
-    await other.declare("shared")
-
-    async def undecided(_command: object) -> None:
-        raise ConnectionFailure(541, "the cluster has not decided")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(bench.catalogue, "submit", undecided)
-        await owner.connection.close()
-    assert bench.catalogue.topology.queue("/", "orphan") is not None
-
-    await bench.broker.delete_abandoned_queues()
-    assert sorted(queue.name for queue in bench.catalogue.topology.queues("/")) == ["shared", "used"]
 
 
 async def test_a_deletion_that_is_cancelled_is_left_to_the_master(

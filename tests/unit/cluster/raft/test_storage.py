@@ -12,7 +12,7 @@ from psutil import Process
 
 from cluster.raft.core import RaftConfig, RaftCore, RestoredState, founding_state
 from cluster.raft.messages import Entry, EntryKind, HardState, Ready, Snapshot
-from cluster.raft.storage import RaftStorage
+from cluster.raft.storage import RaftStorage, _pack_batch
 from node.errors import StorageError
 from node.ids import NodeName
 from node.store.disk.disk import RealDisk
@@ -132,6 +132,17 @@ def test_a_torn_tail_is_cut() -> None:
         assert [entry.index for entry in state.entries] == [1, 2, 3]
         assert reopened.log_bytes == good
         file.pwrite(content, 0)
+
+
+def test_a_torn_tail_is_cut_whatever_a_client_has_written_into_it() -> None:
+    """Arguments of a binding may be any bytes, also those of a batch that says that everything before it was safe."""
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    forged = _pack_batch([b"\x02" + bytes(18)], 2**62)
+    storage.append(ready(Entry(3, 2, EntryKind.COMMAND, b"binding " + forged + b" and more")))
+    file = disk.open(f"{DIRECTORY}/log")
+    file.truncate(file.size - 4)
+    assert [entry.index for entry in reopen(disk)[1].entries] == [1, 2]
 
 
 @pytest.mark.parametrize(

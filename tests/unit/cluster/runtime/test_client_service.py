@@ -62,13 +62,14 @@ class Bench:
         self.ending = Ending()
         self.deletions = 0
         self.refusal: ConnectionFailure | None = None
-        self.service = ClientService(ADDRESS, self.make_server, self.delete_abandoned, self.ending)
+        self.on_abandoned: Callable[[], None] = lambda: None
+        self.service = ClientService(ADDRESS, self.make_server, self, self.ending)
 
     def make_server(self) -> Server:
         self.servers.append(Server(self.failure))
         return self.servers[-1]
 
-    async def delete_abandoned(self) -> None:
+    async def delete_abandoned_queues(self) -> None:
         self.deletions += 1
         if self.refusal is not None:
             raise self.refusal
@@ -211,3 +212,25 @@ async def test_a_node_that_went_on_serving_deletes_abandoned_queues_when_the_clu
     await bench.service.open(None)
     await bench.quorum(True)
     assert (bench.running(), bench.deletions) == ([True], 1)
+
+
+async def test_abandoned_queues_are_looked_for_until_they_could_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection ended while the group had no leader, and nobody pauses for that."""
+    monkeypatch.setattr("cluster.runtime.client_service.SWEEP_AFTER_S", 0)
+    bench = Bench()
+    await bench.service.open(None)
+    bench.refusal = ConnectionFailure(541, "not decided in time")
+    bench.on_abandoned()
+    bench.on_abandoned()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (tried := bench.deletions) > 1
+    bench.refusal = None
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert bench.deletions == tried + 1
+    bench.on_abandoned()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert bench.deletions == tried + 2
+    await bench.service.stop()
