@@ -58,6 +58,10 @@ class StateMachine(Protocol):
     def snapshot_pieces(self) -> Iterator[bytes]:
         """The whole state as of the last entry applied, in pieces; what is applied later does not change them."""
 
+    @property
+    def wants_snapshot(self) -> bool:
+        """See `SnapshotSource`."""
+
     def snapshot_taken(self, index: int, data: bytes) -> None:
         """The snapshot as of the entry at ``index`` is in force: what led there need not be remembered."""
 

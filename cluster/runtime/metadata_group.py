@@ -24,6 +24,7 @@ from cluster.raft.config import ProposalRefusedError
 from cluster.raft.messages import Message
 from cluster.runtime.applier import Applied
 from cluster.runtime.followed import Followed
+from cluster.runtime.metadata_size import MetadataSize
 from cluster.runtime.standing import Pause
 from node.auth import UserDirectory
 from node.errors import AmqpError, ConnectionFailure, QueueMovedError, StorageError
@@ -108,6 +109,7 @@ class MetadataGroup:
         #: Of the last entry that may have added to the topology.
         self._topology_index = 0
         self.state = MetadataState(users, spoken)
+        self.size = MetadataSize()
         #: How far those who follow have come.
         self.followed = Followed()
         self._listener: MetadataListener | None = None
@@ -160,9 +162,10 @@ class MetadataGroup:
         """Commit a command; returns after this node has applied it.
 
         Raises what the state machine refused it with, `NoQuorumError`, `TooNewCommandError` if a member may not know
-        it, or `CodecError` if it cannot be written down.
+        it, `CodecError` if it cannot be written down, or `ChannelError` 406 if there is too much already.
         """
         self.state.versions.check_kind(command, self.held_back_by)
+        self.size.check(command)
         consensus = self.consensus
         request_id = RequestId(self._node, self._incarnation, self._last_request + 1)
         payload = encode_request(Request(request_id, command))
@@ -212,6 +215,7 @@ class MetadataGroup:
             return Applied(None, None, error)  # nobody waits under such an id
         if isinstance(request.command, ChangeTopology):
             self._topology_index = index
+        self.size.applied(payload, request.command)
         applied = yield from self.state.apply_in_pieces(index, request, payload)
         self.decided(index, request, applied)
         if applied.events and self._listener is not None:
@@ -240,10 +244,15 @@ class MetadataGroup:
     def protocol(self) -> int:
         return self.state.protocol
 
+    @property
+    def wants_snapshot(self) -> bool:
+        return self.size.is_doubtful
+
     def snapshot_pieces(self) -> Iterator[bytes]:
         return self.state.snapshot_pieces()
 
     def snapshot_taken(self, index: int, data: bytes) -> None:
+        self.size.measured(data)
         self.state.begin_history(data, index)
 
     def restore(self, data: bytes) -> None:
@@ -255,6 +264,7 @@ class MetadataGroup:
             leftovers = yield from self.state.restore_in_pieces(data)
         except NewerKindError as error:
             raise NewerReleaseError(f"a snapshot of the metadata ({error})", "a protocol", self.spoken) from None
+        self.size.measured(data)
         index = self._topology_index = self.state.applied_index
         if self._listener is not None:
             self.followed.begin(index, self.state.masterships)

@@ -41,6 +41,10 @@ class SnapshotSource(Protocol):
     def protocol(self) -> int:
         """Which releases carry it out, as of the last entry applied: those that speak this or more."""
 
+    @property
+    def wants_snapshot(self) -> bool:
+        """Somebody waits to know how large it is."""
+
     def snapshot_pieces(self) -> Iterator[bytes]:
         """The whole state as of the last entry applied, in pieces; what is applied later does not change them."""
 
@@ -77,7 +81,11 @@ class SnapshotTaker:
     def applied(self, count: int, index: int) -> None:
         """So many entries more, the last at ``index``: begin a snapshot if it is time."""
         self._entries += count
-        is_due = self._entries >= self._entries_max or self._storage.log_bytes > self._log_bytes_max
+        is_due = (
+            self._entries >= self._entries_max
+            or self._storage.log_bytes > self._log_bytes_max
+            or self._source.wants_snapshot
+        )
         if self._taking is None and is_due and self._entries > 0:
             self._entries = 0
             says_configuration = self._source.protocol >= SAYING_CONFIGURATIONS

@@ -46,6 +46,8 @@ from cluster.wire.convert_handshake import Challenge, Hello, Verdict, decode_hel
 from node.ids import Incarnation, NodeName
 
 NONCE_BYTES = 32
+#: Of the first frame of a stream: its longest part is the names of all members.
+HELLO_BYTES_MAX = 64 * 1024
 #: Of a text that somebody has sent who proved nothing yet, so many characters are looked at.
 _STRANGER_TEXT_MAX = 200
 _PART = struct.Struct(">I")

@@ -23,7 +23,7 @@ from typing import Any
 from cluster.raft.messages import Message as RaftMessage
 from cluster.transport.admin_port import AdminPort
 from cluster.transport.carrier import AdminEndpoint, Carrier, IncomingStream, StreamBroken, StreamKind
-from cluster.transport.handshake import NONCE_BYTES, challenge, check, printable
+from cluster.transport.handshake import HELLO_BYTES_MAX, NONCE_BYTES, challenge, check, printable
 from cluster.transport.link import Link
 from cluster.transport.mesh_port import Gatekeeper, HandshakeError, MeshHandler, MeshTiming, OpenGate, QuestionAnswered
 from cluster.transport.outbox import OutboxLimits
@@ -55,6 +55,10 @@ logger = logging.getLogger(__name__)
 
 #: A frame and all its parts: one message of the largest size that clients may publish (128 MiB) and what surrounds it.
 _WHOLE_FRAME_BYTES_MAX = 160 * 1024 * 1024
+
+#: So many streams may be in their handshake, strangers' among them, each with one frame of a megabyte at most. It is
+#: more than a large cluster opens at once.
+STRANGERS_MAX = 64
 
 
 class Mesh:
@@ -110,6 +114,8 @@ class Mesh:
         self._tasks: dict[asyncio.Task[Any], None] = {}
         #: What serves the peers' streams, also those that have not said yet which link is theirs.
         self._serving: dict[asyncio.Task[Any], None] = {}
+        #: Of these, who has not proved yet to be one of us, oldest first, and the time that is left for that.
+        self._strangers: dict[asyncio.Task[Any], asyncio.Timeout] = {}
 
     # --- life ---
 
@@ -218,6 +224,8 @@ class Mesh:
     def check_invariants(self) -> None:
         for peer in self._peers.values():
             peer.check_invariants()
+        assert len(self._strangers) <= STRANGERS_MAX, "strangers are few"
+        assert self._strangers.keys() <= self._serving.keys(), "a stranger is served by a task"
 
     def _send(self, link: Link, kind: StreamKind, items: list[bytes]) -> None:
         link.send(kind, items)
@@ -274,7 +282,8 @@ class Mesh:
         """The link that the stream now belongs to, if whoever dialed proves to be one of us in time."""
         sender: NodeName | None = None
         try:
-            async with asyncio.timeout(self._timing.handshake_timeout_ms / 1000):
+            async with asyncio.timeout(self._timing.handshake_timeout_ms / 1000) as limit:
+                self._meet(task, limit)
                 if (proven := await self._hear_out(kind, stream)) is None:
                     return None
                 hello, protocol = proven
@@ -288,6 +297,14 @@ class Mesh:
             with suppress(StreamBroken):
                 await stream.write(encode_verdict(self._verdict(str(error), sender)))
             return None
+        finally:
+            self._strangers.pop(task, None)
+
+    def _meet(self, task: asyncio.Task[Any], limit: asyncio.Timeout) -> None:
+        """Of too many that have proved nothing yet, the oldest has had its time."""
+        self._strangers[task] = limit
+        if len(self._strangers) > STRANGERS_MAX:
+            self._strangers.pop(next(iter(self._strangers))).reschedule(0)
 
     async def _hear_out(self, kind: StreamKind, stream: IncomingStream) -> tuple[Hello, int] | None:
         """The hello of somebody who has proved to know the secret, and what will be spoken.
@@ -297,6 +314,8 @@ class Mesh:
         first = await stream.read()
         if first is None:
             return None
+        if len(first) > HELLO_BYTES_MAX:
+            raise HandshakeError(f"a hello has at most {HELLO_BYTES_MAX} bytes")
         home = self._home
         nonce = home.random_bytes(NONCE_BYTES)
         hello, said = challenge(home.secret, kind, first, self.node, self.incarnation, nonce, home.gate.spoken())

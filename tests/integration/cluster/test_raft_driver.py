@@ -61,6 +61,8 @@ class Words:
 
     protocol = NEWEST_PROTOCOL
 
+    wants_snapshot = False
+
     def snapshot_pieces(self) -> Iterator[bytes]:
         data = json.dumps([self.words, sorted(self.seen)]).encode()
         return iter([data[at : at + 100] for at in range(0, len(data), 100)])

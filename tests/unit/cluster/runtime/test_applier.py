@@ -38,6 +38,8 @@ class Machine:
 
     protocol = NEWEST_PROTOCOL
 
+    wants_snapshot = False
+
     def snapshot_pieces(self) -> Iterator[bytes]:
         return iter(())
 

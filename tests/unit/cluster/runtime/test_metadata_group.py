@@ -8,13 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from cluster.metadata.codec import decode_request
-from cluster.metadata.commands import NodeUp, RequestId
+from cluster.metadata.commands import AddUser, ChangeTopology, NodeUp, RequestId
 from cluster.runtime.metadata_group import MetadataGroup
 from node.auth import UserDirectory
-from node.errors import ConnectionFailure
+from node.errors import ChannelError, ConnectionFailure
 from node.ids import Incarnation, NodeName
-from node.topology.commands import CreateVhost
+from node.topology.commands import CreateVhost, DeclareExchange, DeleteExchange
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 
@@ -34,10 +33,13 @@ class Log:
         if not self.has_quorum:
             raise TimeoutError("no leader")
         self.index += 1
-        applied = self.group.state.apply(self.index, decode_request(payload))
+        applied = self.group.apply(self.index, payload)
         if applied.error is not None:
             raise applied.error
-        return applied.result
+        return applied.outcome
+
+    def take_snapshot(self) -> None:
+        self.group.snapshot_taken(self.index, b"".join(self.group.snapshot_pieces()))
 
     async def wait_visible(self, index: int, peers: Callable[[], Collection[NodeName]]) -> bool:
         self.waited_for = peers
@@ -101,6 +103,41 @@ async def test_what_cannot_be_written_down_uses_up_no_number(log: Log) -> None:
     await log.group.submit(CreateVhost("/"))
     log.group.state.check_invariants()
     assert log.group.state._requests.snapshot() == [["n1", 1, 3, []]]
+
+
+async def test_definitions_that_take_too_much_are_not_added_to(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that needs a snapshot gets it in one message."""
+    log.visible.set_result(True)
+    await log.group.submit(CreateVhost("/"))
+    await log.group.submit(DeclareExchange("/", "old", "direct", True, False, False, {}))
+    monkeypatch.setattr("cluster.runtime.metadata_size.SNAPSHOT_BYTES_MAX", 100)
+    log.take_snapshot()
+    for growing in (
+        ChangeTopology(CreateVhost("v"), N1),
+        ChangeTopology(DeclareExchange("/", "new", "direct", True, False, False, {}), N1),
+        AddUser("user", "hash"),
+    ):
+        with pytest.raises(ChannelError, match="delete queues, exchanges or bindings that nobody uses") as caught:
+            await log.group.change(growing)
+        assert caught.value.reply_code == 406
+    await log.group.change(NodeUp(N3, Incarnation(1), "n3:1", "n3:2"))
+    wanted = [log.group.wants_snapshot]
+    await log.group.submit(DeleteExchange("/", "old"))
+    wanted.append(log.group.wants_snapshot)
+    monkeypatch.undo()
+    log.take_snapshot()
+    wanted.append(log.group.wants_snapshot)
+    assert wanted == [False, True, False], "there may be room when something is gone"
+    await log.group.submit(CreateVhost("v"))
+
+
+async def test_nor_if_too_much_came_since_they_were_measured(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.visible.set_result(True)
+    monkeypatch.setattr("cluster.runtime.metadata_size.ALTOGETHER_BYTES_MAX", 200)
+    for number in range(5):
+        await log.group.submit(CreateVhost(f"v{number}"))
+    with pytest.raises(ChannelError, match="too many"):
+        await log.group.submit(CreateVhost("one more"))
 
 
 async def test_bytes_that_are_no_command_are_passed_over_and_said(log: Log, caplog: pytest.LogCaptureFixture) -> None:

@@ -59,6 +59,7 @@ class Count:
         self.count = 0
         self.taken: list[tuple[int, bytes]] = []
         self.pieces_said = 0
+        self.wants_snapshot = False
 
     def snapshot_pieces(self) -> Iterator[bytes]:
         text = b"%06d" % self.count
@@ -259,3 +260,13 @@ async def test_stopping_gives_up_the_one_under_way(node: Node) -> None:
     node.worker.work()
     await turns()
     assert node.state.taken == []
+
+
+async def test_a_snapshot_is_taken_early_for_who_wants_to_know_how_large_it_is() -> None:
+    node = Node()
+    node.say(1)
+    assert node.state.pieces_said == 0
+    node.state.wants_snapshot = True
+    node.say(1)
+    await until_written(node)
+    assert len(node.state.taken) == 1

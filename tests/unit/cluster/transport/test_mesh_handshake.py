@@ -12,6 +12,7 @@ import pytest
 
 from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.sessions.messages import SessionReply
+from cluster.transport import mesh as mesh_module
 from cluster.transport.carrier import IncomingStream, OutgoingStream, StreamKind
 from cluster.transport.handshake import NONCE_BYTES, Side, answer, challenge, prove
 from cluster.transport.mesh import Mesh
@@ -81,6 +82,35 @@ async def test_a_node_that_is_no_member_is_refused(pair: MeshNodes, caplog: pyte
         await mesh.start()
         await pair.until(lambda: "no link to n1: refused by the peer: n0 is no member that n1 knows" in caplog.text)
     await mesh.stop()
+
+
+async def test_of_many_strangers_the_oldest_is_sent_away_and_a_peer_comes_in(
+    pair: MeshNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They say nothing, or something and no more."""
+    monkeypatch.setattr(mesh_module, "STRANGERS_MAX", 4)
+    await pair.start(N2)
+    stranger = pair.carrier("n0")
+    streams = [pair.dial(stranger, N2, StreamKind.CONSENSUS) for _ in range(12)]
+    for stream in streams[::2]:
+        await stream.write(encode_hello(hello_of(NodeName("n0"), 1, N2, 0, 50)))
+    for stream in streams[:8]:
+        while await stream.read() is not None:
+            pair.meshes[N2].check_invariants()
+    assert now() < TIMING.handshake_timeout_ms / 1000
+    await pair.start(N1)
+    await pair.until_all_up(1)
+
+
+async def test_a_hello_is_short(pair: MeshNodes, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever a stranger says is kept until he has proved to be none, and looked at before."""
+    await pair.start(N2)
+    names = tuple(NodeName(f"n{number}") for number in range(20_000))
+    hello = replace(hello_of(N1, 1, N2, 0, 50), credentials=Credentials(members=names))
+    pair.carriers[N1] = pair.carrier(N1)
+    said = await hear(await dial(pair, hello))
+    assert isinstance(said, Verdict)
+    assert "a hello has at most 65536 bytes" in said.refused
 
 
 async def test_an_older_start_of_a_node_is_refused(pair: MeshNodes, caplog: pytest.LogCaptureFixture) -> None:
