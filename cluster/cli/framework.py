@@ -63,7 +63,7 @@ class CommonOptions:
 
     def merge(self, later: CommonOptions) -> CommonOptions:
         return CommonOptions(
-            later.node or self.node,
+            self.node if later.node is None else later.node,
             later.directory or self.directory,
             self.timeout_s if later.timeout_s is None else later.timeout_s,
             later.formatter or self.formatter,

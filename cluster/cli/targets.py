@@ -42,7 +42,9 @@ def resolve_target(node: str | None, directory: Path | None, environment: Mappin
     A name is looked up in the cluster directory; ``host:port`` is taken as it is. The cookie is the environment's,
     else the directory's, else that of the user's home. Raises `ConfigError`.
     """
-    chosen = node or environment.get(NODE_VARIABLE)
+    if node == "":
+        raise ConfigError("`-n` names no node: is a variable of your shell empty?")
+    chosen = node or environment.get(NODE_VARIABLE) or None
     found = find_cluster_directory(directory, environment, start)
     cookie, source = _cookie(found, environment)
     tls = tls_files(environment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +21,29 @@ class TlsCredentials:
 
 
 def read_tls(files: TlsFiles) -> TlsCredentials:
-    """Raises `ConfigError` for a file that cannot be read, or is not PEM. What is in it gRPC checks when it is used."""
+    """Raises `ConfigError` for a file that cannot be read, or holds nothing that can be used."""
     authority = _read(files.authority, b"CERTIFICATE")
     pair = _read(files.key, b"PRIVATE KEY"), _read(files.certificate, b"CERTIFICATE")
+    _try_out(files)
     return TlsCredentials(
         grpc.ssl_channel_credentials(authority, *pair),
         grpc.ssl_server_credentials([pair], authority, require_client_auth=True),
     )
+
+
+def _try_out(files: TlsFiles) -> None:
+    """gRPC does not say what it dislikes, nor when."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(files.authority)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"{files.authority}: no certificate of an authority can be read from it: {error}") from None
+    try:
+        context.load_cert_chain(files.certificate, files.key, password="")
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(
+            f"{files.certificate} and {files.key} are no certificate and its key, without a pass phrase: {error}"
+        ) from None
 
 
 def _read(path: Path, what: bytes) -> bytes:

@@ -133,3 +133,13 @@ def test_files_that_cannot_be_used_are_named(enrol: Enrol, tmp_path: Path) -> No
         read_tls(files._replace(key=tmp_path / "gone"))
     with pytest.raises(ConfigError, match="there is no private key in it"):
         read_tls(files._replace(key=files.certificate))
+
+
+def test_a_key_of_another_certificate_is_told_from_an_address_that_is_taken(enrol: Enrol, tmp_path: Path) -> None:
+    files, others = enrol("n1"), enrol("n2")
+    with pytest.raises(ConfigError, match="are no certificate and its key"):
+        read_tls(files._replace(key=others.key))
+    cut_off = tmp_path / "ca.pem"
+    cut_off.write_bytes(files.authority.read_bytes()[:200])
+    with pytest.raises(ConfigError, match=f"{cut_off}: no certificate of an authority can be read"):
+        read_tls(files._replace(authority=cut_off))

@@ -40,6 +40,13 @@ def test_a_name_is_looked_up(home: Path) -> None:
         resolve_target("n9", None, {}, home)
 
 
+def test_an_empty_name_is_no_node(home: Path) -> None:
+    """`warrenctl -n "$NODE" stop` with a variable that is not set must not stop another one."""
+    with pytest.raises(ConfigError, match="`-n` names no node"):
+        resolve_target("", None, {}, home)
+    assert resolve_target(None, None, {"WARREN_NODE": ""}, home) == resolve_target(None, None, {}, home)
+
+
 def test_an_address_is_taken_as_it_is(tmp_path: Path) -> None:
     environment = {"WARREN_COOKIE": "c"}
     assert resolve_target("h:1", None, environment, tmp_path) == Target("h:1", "h:1", "c")
