@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from node.config import COOKIE_NOT_TEXT
 from node.errors import ConfigError
 
 DESCRIPTOR_FILE = "cluster.json"
@@ -77,8 +78,9 @@ class ClusterDirectory:
         """The shared secret. Raises `ConfigError`."""
         try:
             return self.cookie_path.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigError(f"{self.cookie_path}: cannot read the cluster's cookie: {error.strerror}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else COOKIE_NOT_TEXT
+            raise ConfigError(f"{self.cookie_path}: cannot read the cluster's cookie: {reason}") from None
 
     def remove(self) -> None:
         """Remove everything the cluster put here, and the directory if nothing else is in it. No node may run."""

@@ -31,6 +31,7 @@ from node.flow.credit import Credit
 from node.ids import NodeName
 
 _KEY = re.compile(r"[A-Za-z0-9_.-]+\Z")
+_WORD = re.compile(r"[A-Za-z0-9_.-]+")
 #: A follower must be able to miss a heartbeat or two without starting an election.
 ELECTION_TO_HEARTBEAT_RATIO = 3
 #: What a node without word of the metadata group waits for beyond an election timeout before it stops serving clients.
@@ -43,6 +44,8 @@ ELECTION_HEARTBEATS = 4
 PAUSE_BEFORE_SILENCE_HEARTBEATS = 2
 #: A shorter secret could be guessed over the network.
 COOKIE_MIN_CHARACTERS = 16
+#: What is said of a file that holds other bytes, which are not shown.
+COOKIE_NOT_TEXT = "it is not UTF-8 text; write a secret of letters and digits into it"
 
 __all__ = [
     "KEYS",
@@ -186,14 +189,25 @@ def parse_settings(text: str, source: str) -> list[Setting]:
 
 def parse_override(text: str) -> Setting:
     """One ``key=value`` of ``--set``. Raises `ConfigError`."""
-    return _parse_setting(text.strip(), f"--set {text.strip().partition('=')[0].strip()}")
+    line = text.strip()
+    name = line.partition("=")[0].strip()
+    shown = name if _KEY.match(name) and "=" in line else _known_key(line)
+    return _parse_setting(line, f"--set {shown}".strip())
 
 
 def _parse_setting(line: str, where: str) -> Setting:
     key, equals, value = (part.strip() for part in line.partition("="))
     if not equals or not _KEY.match(key):
-        raise ConfigError(f"{where}: write `key = value`, for instance `node_name = n1`; found `{line}`")
+        shown = _known_key(line)
+        found = f"; found `{shown}`" if shown else ""
+        raise ConfigError(f"{where}: write `key = value`, for instance `node_name = n1`{found}")
     return Setting(key, value, where)
+
+
+def _known_key(line: str) -> str:
+    """The key with which a line begins that is no setting; empty if it does not. Any other word may be a secret."""
+    word = _WORD.match(line)
+    return word[0] if word is not None and any(key.matches(word[0]) for key in KEYS) else ""
 
 
 # --- settings -> values -----------------------------------------------------------------------------------------
@@ -250,7 +264,7 @@ class _Reader:
 def build_config(settings: Sequence[Setting], read_secret: Callable[[Path], str] | None = None) -> NodeConfig:
     """The configuration that ``settings`` describe; of two settings of one key the later wins.
 
-    ``read_secret`` reads ``cluster.cookie_file``. Raises `ConfigError` for what cannot be used.
+    ``read_secret`` reads ``cluster.cookie_file``, see `_read_secret`. Raises `ConfigError` for what cannot be used.
     """
     reader = _Reader(settings)
     node_name: NodeName = reader.get("node_name")
@@ -351,8 +365,8 @@ def _read_cookie(reader: _Reader, read_secret: Callable[[Path], str] | None, *, 
             raise ConfigError(f"{where}: `cluster.cookie_file` cannot be read here; use `cluster.cookie`")
         try:
             cookie = read_secret(path).strip()
-        except OSError as error:
-            reason = error.strerror or error
+        except (OSError, UnicodeDecodeError) as error:
+            reason = (error.strerror or error) if isinstance(error, OSError) else COOKIE_NOT_TEXT
             raise ConfigError(f"{where}: cannot read the file of `cluster.cookie_file`: {reason}") from None
     if cookie is None:
         if is_needed:
@@ -459,7 +473,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> NodeConfig:
 def _read_secret(path: Path) -> str:
     """What a file holds that only its owner may read.
 
-    Raises `OSError`, and `ConfigError` if others may read it. A file that belongs to somebody else is taken as it is:
+    Raises `OSError`, `UnicodeDecodeError` if it is no text, and `ConfigError` if others may read it. A file that belongs to somebody else is taken as it is:
     this process could not read it otherwise, and cannot change it (secrets that are mounted into containers).
     """
     status = path.stat()

@@ -93,11 +93,21 @@ def parse_address(text: str) -> Address:
     return Address(host, _parse_port(port))
 
 
+def _parse_findable(text: str) -> Address:
+    """As `parse_address`, of a host that can be looked up. What others have announced is not held to that."""
+    address = parse_address(text)
+    try:
+        address.host.encode("idna")
+    except UnicodeError:
+        raise ValueError("in the name of a host 1 to 63 characters stand between dots") from None
+    return address
+
+
 def _parse_listener(text: str) -> Address:
-    """As `parse_address`; a port alone means every interface, as in RabbitMQ."""
+    """As `_parse_findable`; a port alone means every interface, as in RabbitMQ."""
     if ":" not in text:
         return Address("0.0.0.0", _parse_port(text))
-    return parse_address(text)
+    return _parse_findable(text)
 
 
 def _parse_node_name(text: str) -> NodeName:
@@ -110,17 +120,32 @@ def _parse_member(text: str) -> Member:
     name, at, address = text.partition("@")
     if not at:
         raise ValueError("write name@host:port, for instance n1@127.0.0.1:25672")
-    return Member(_parse_node_name(name), parse_address(address))
+    return Member(_parse_node_name(name), _parse_findable(address))
 
 
 def _parse_text(text: str) -> str:
-    if not text:
-        raise ValueError("it needs a value")
+    _require_value(text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("it is not UTF-8 text") from None
     return text
 
 
 def _parse_path(text: str) -> Path:
-    return Path(_parse_text(text)).expanduser()
+    _require_value(text)
+    if "\0" in text:
+        raise ValueError("a path has no NUL character in it")
+    path = Path(text)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError(f"the home directory of {path.parts[0]} is not known; write the whole path") from None
+
+
+def _require_value(text: str) -> None:
+    if not text:
+        raise ValueError("it needs a value")
 
 
 def _parse_bool(text: str) -> bool:
@@ -264,7 +289,7 @@ KEYS: tuple[Key, ...] = (
         "host:port",
         "",
         "Where clients of other nodes and tools find this node's AMQP listener. Default: the listener.",
-        parse_address,
+        _parse_findable,
     ),
     Key(
         "cluster.listener",
@@ -278,7 +303,7 @@ KEYS: tuple[Key, ...] = (
         "host:port",
         "",
         "Where other nodes find `cluster.listener`. Default: this node's line in the list of members.",
-        parse_address,
+        _parse_findable,
     ),
     Key(
         "cluster_formation.classic_config.nodes.N",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cluster.directory import DEFAULT_DIRECTORY, ENVIRONMENT_VARIABLE, ClusterDirectory, find_cluster_directory
 from cluster.home_cookie import FILE_NAME, home_cookie_path, read_home_cookie
-from node.config import TlsFiles, parse_address
+from node.config import COOKIE_NOT_TEXT, TlsFiles, parse_address
 from node.errors import ConfigError
 
 DEFAULT_ADDRESS = "127.0.0.1:25672"
@@ -42,6 +42,7 @@ def resolve_target(node: str | None, directory: Path | None, environment: Mappin
     A name is looked up in the cluster directory; ``host:port`` is taken as it is. The cookie is the environment's,
     else the directory's, else that of the user's home. Raises `ConfigError`.
     """
+    _require_text(environment)
     if node == "":
         raise ConfigError("`-n` names no node: is a variable of your shell empty?")
     chosen = node or environment.get(NODE_VARIABLE) or None
@@ -67,6 +68,15 @@ def resolve_target(node: str | None, directory: Path | None, environment: Mappin
     return Target(chosen, found.node(chosen).cluster_address, cookie, tls, cookie_source=source)
 
 
+def _require_text(environment: Mapping[str, str]) -> None:
+    """Raises `ConfigError` for a variable that goes over the wire and has no encoding."""
+    for name in (NODE_VARIABLE, COOKIE_VARIABLE):
+        try:
+            environment.get(name, "").encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{name} is not UTF-8 text; set it anew, or unset it") from None
+
+
 def _cookie(directory: ClusterDirectory | None, environment: Mapping[str, str]) -> tuple[str, str]:
     """The cookie, and where it was found. Both are empty if there is none. Raises `ConfigError`."""
     if COOKIE_VARIABLE in environment:
@@ -75,8 +85,9 @@ def _cookie(directory: ClusterDirectory | None, environment: Mapping[str, str]) 
         path = Path(environment[COOKIE_FILE_VARIABLE])
         try:
             return path.read_text(encoding="utf-8").strip(), f"{path} ({COOKIE_FILE_VARIABLE})"
-        except OSError as error:
-            raise ConfigError(f"{COOKIE_FILE_VARIABLE}: cannot read {path}: {error.strerror}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else COOKIE_NOT_TEXT
+            raise ConfigError(f"{COOKIE_FILE_VARIABLE}: cannot read {path}: {reason}") from None
     if directory is not None:
         return directory.read_cookie(), str(directory.cookie_path)
     home = home_cookie_path(environment)

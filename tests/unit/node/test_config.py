@@ -217,6 +217,15 @@ def test_loopback_users() -> None:
             "put an IPv6 address in brackets, for instance [::1]:5672",
         ),
         ("cluster.cookie = short", "node.conf, line 1: the secret is too short; use 16 characters or more"),
+        (
+            "data_dir = ~nosuchuser/x",
+            "node.conf, line 1: bad value `~nosuchuser/x` for `data_dir`: "
+            "the home directory of ~nosuchuser is not known; write the whole path",
+        ),
+        (
+            "log.file = a\0b",
+            "node.conf, line 1: bad value `a\0b` for `log.file`: a path has no NUL character in it",
+        ),
     ],
 )
 def test_a_complaint_names_the_line_the_key_and_what_to_write(text: str, message: str) -> None:
@@ -226,6 +235,42 @@ def test_a_complaint_names_the_line_the_key_and_what_to_write(text: str, message
 def test_a_bad_secret_is_not_repeated() -> None:
     assert "hunter2" not in complaint_about("cluster.cookie = hunter2")
     assert "hunter2" not in repr(config_of("default_pass = hunter2"))
+
+
+@pytest.mark.parametrize("line", ["cluster.cookie hunter2", "cluster.cookie: hunter2", "cluster.cookie hunter2=="])
+def test_of_a_line_that_is_no_setting_the_key_is_shown_and_not_the_secret(line: str) -> None:
+    remedy = "write `key = value`, for instance `node_name = n1`; found `cluster.cookie`"
+    assert complaint_about(line) == f"node.conf, line 1: {remedy}"
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [line])
+    assert str(caught.value) == f"--set cluster.cookie: {remedy}"
+
+
+def test_of_a_line_without_a_key_only_its_place_is_shown() -> None:
+    assert complaint_about("hunter2") == "node.conf, line 1: write `key = value`, for instance `node_name = n1`"
+    with pytest.raises(ConfigError, match="^--set: write `key = value`, for instance `node_name = n1`$"):
+        load_config(None, ["hunter2"])
+
+
+@pytest.mark.parametrize("key", ["cluster.cookie", "default_user", "default_pass", "default_vhost"])
+def test_what_is_no_text_is_refused(key: str) -> None:
+    """Of the command line: bytes that are not UTF-8."""
+    with pytest.raises(ConfigError, match="it is not UTF-8 text"):
+        load_config(None, [f"{key}=\udcff" + "x" * 20])
+
+
+@pytest.mark.parametrize("host", ["n2..example.com", ".example.com", f"{'n' * 64}.example.com"])
+@pytest.mark.parametrize(
+    "key", ["listeners.tcp.default", "advertised_address", "cluster.listener", "cluster.advertised_address"]
+)
+def test_a_host_that_nobody_could_look_up_is_refused(key: str, host: str) -> None:
+    remedy = "in the name of a host 1 to 63 characters stand between dots"
+    assert complaint_about(f"{key} = {host}:5") == f"node.conf, line 1: bad value `{host}:5` for `{key}`: {remedy}"
+
+
+def test_a_member_at_a_host_that_nobody_could_look_up_is_refused() -> None:
+    key = "cluster_formation.classic_config.nodes.1"
+    assert f"for `{key}`: in the name of a host" in complaint_about(f"{key} = n1@n1..example.com:5")
 
 
 @pytest.mark.parametrize(
@@ -274,6 +319,18 @@ def test_the_secret_can_be_in_a_file(tmp_path: Path) -> None:
     assert load_config(None, [f"cluster.cookie_file={secret}"]).cluster_cookie == COOKIE
     with pytest.raises(ConfigError, match=r"cannot read the file of `cluster\.cookie_file`: No such file"):
         load_config(None, [f"cluster.cookie_file={secret}.gone"])
+
+
+def test_a_file_of_the_secret_that_is_no_text_is_a_complaint_not_a_traceback(tmp_path: Path) -> None:
+    secret = tmp_path / "cookie"
+    secret.write_bytes(bytes(range(128, 168)))
+    secret.chmod(0o600)
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, [f"cluster.cookie_file={secret}"])
+    assert str(refused.value) == (
+        f"--set cluster.cookie_file: {secret}: cannot read the file of `cluster.cookie_file`: "
+        "it is not UTF-8 text; write a secret of letters and digits into it"
+    )
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o601])

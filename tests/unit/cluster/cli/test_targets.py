@@ -75,6 +75,25 @@ def test_the_cookie_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
     assert resolve_target("h:1", None, {"WARREN_COOKIE_FILE": str(secret)}, tmp_path).cookie == "hush"
 
 
+def test_a_file_of_the_cookie_that_is_no_text_is_a_complaint_that_does_not_show_it(home: Path) -> None:
+    remedy = "it is not UTF-8 text; write a secret of letters and digits into it"
+    secret = home / ".warren" / "cookie"
+    secret.write_bytes(b"hunter2\xff")
+    for environment, message in (
+        ({}, f"{secret}: cannot read the cluster's cookie: {remedy}"),
+        ({"WARREN_COOKIE_FILE": str(secret)}, f"WARREN_COOKIE_FILE: cannot read {secret}: {remedy}"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            resolve_target("n1", None, environment, home)
+        assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("name", ["WARREN_COOKIE", "WARREN_NODE"])
+def test_a_variable_that_is_no_text_is_a_complaint_that_names_it(home: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} is not UTF-8 text; "):
+        resolve_target(None, None, {name: "hush\udcff:1"}, home)
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"version":1,"nodes":[{"name":"n1"}]}', '{"version":1,"nodes":[]}'])
 def test_a_damaged_descriptor_is_a_complaint(tmp_path: Path, text: str) -> None:
     (tmp_path / "cluster.json").write_text(text)
