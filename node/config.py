@@ -473,8 +473,9 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> NodeConfig:
 def _read_secret(path: Path) -> str:
     """What a file holds that only its owner may read.
 
-    Raises `OSError`, `UnicodeDecodeError` if it is no text, and `ConfigError` if others may read it. A file that belongs to somebody else is taken as it is:
-    this process could not read it otherwise, and cannot change it (secrets that are mounted into containers).
+    Raises `OSError`, `UnicodeDecodeError` if it is no text, and `ConfigError` if others may read it. A file that
+    belongs to somebody else is taken as it is: this process could not read it otherwise, and cannot change it (secrets
+    that are mounted into containers).
     """
     status = path.stat()
     is_ours_to_change = os.geteuid() in (status.st_uid, 0)

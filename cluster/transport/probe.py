@@ -8,24 +8,27 @@ import socket
 
 from cluster.transport.carrier import ProbeResult
 
+PORT_MAX = 65_535
+
 
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of ``host:port`` or ``[ipv6]:port``. Raises `ValueError`."""
     host, separator, port = address.rpartition(":")
-    if not separator or not port.isdecimal():
+    if not separator or not port.isdecimal() or len(port) > len(str(PORT_MAX)) or int(port) > PORT_MAX:
         raise ValueError(f"{address!r} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 async def probe(address: str, timeout_s: float) -> ProbeResult:
-    """Connect and hang up. `REFUSED` only if every address that the name stands for refuses."""
+    """Connect and hang up. `REFUSED` only if every address that the name stands for refuses. Never fails: where nobody
+    can be, nobody answers."""
     loop = asyncio.get_running_loop()
-    host, port = split_address(address)
     try:
+        host, port = split_address(address)
         async with asyncio.timeout(timeout_s):
             candidates = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             results = [await _connect(loop, family, target) for family, _, _, _, target in candidates]
-    except (TimeoutError, OSError):
+    except (TimeoutError, OSError, ValueError):
         return ProbeResult.SILENT
     if ProbeResult.ACCEPTED in results:
         return ProbeResult.ACCEPTED
@@ -48,14 +51,16 @@ async def bind_failure(address: str) -> OSError | None:
     """Why nobody can listen at ``address`` now; ``None`` if one could.
 
     Of a name that stands for several addresses, those that this machine does not have are no matter if it has another:
-    so ``localhost`` is fine without IPv6.
+    so ``localhost`` is fine without IPv6. Never fails itself.
     """
     loop = asyncio.get_running_loop()
-    host, port = split_address(address)
     try:
+        host, port = split_address(address)
         candidates = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         return error
+    except ValueError:  # also of a name that has no encoding for those who look it up
+        return OSError(f"{address} is no host and port that can be looked up")
     failures = []
     for family, _, _, _, target in candidates:
         try:

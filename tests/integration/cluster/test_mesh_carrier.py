@@ -8,8 +8,9 @@ import socket
 
 import pytest
 
+from cluster.transport.carrier import ProbeResult
 from cluster.transport.grpc_carrier import GrpcCarrier
-from cluster.transport.probe import bind_failure
+from cluster.transport.probe import bind_failure, probe
 from tests.support.carrier_contract import CarrierContract, Place
 from tests.support.ports import free_port
 
@@ -38,3 +39,15 @@ async def test_a_name_can_be_listened_on_if_one_of_its_addresses_is_of_this_mach
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
     failure = await bind_failure("name:1")
     assert (failure and failure.errno) == number
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["n2..example.com:1", f"{'n' * 64}.example.com:1", "n2", "127.0.0.1:99999", "127.0.0.1:9999999999999999999999"],
+)
+async def test_where_nobody_can_be_nobody_answers_and_nobody_can_listen(address: str) -> None:
+    """A peer may announce whatever it likes: who looks after it goes on, and takes silence for no proof of its end."""
+    assert await probe(address, 1.0) is ProbeResult.SILENT
+    failure = await bind_failure(address)
+    assert failure is not None
+    assert address in str(failure)

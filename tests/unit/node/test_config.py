@@ -248,8 +248,9 @@ def test_of_a_line_that_is_no_setting_the_key_is_shown_and_not_the_secret(line: 
 
 def test_of_a_line_without_a_key_only_its_place_is_shown() -> None:
     assert complaint_about("hunter2") == "node.conf, line 1: write `key = value`, for instance `node_name = n1`"
-    with pytest.raises(ConfigError, match="^--set: write `key = value`, for instance `node_name = n1`$"):
+    with pytest.raises(ConfigError) as caught:
         load_config(None, ["hunter2"])
+    assert str(caught.value) == "--set: write `key = value`, for instance `node_name = n1`"
 
 
 @pytest.mark.parametrize("key", ["cluster.cookie", "default_user", "default_pass", "default_vhost"])
