@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
 import click
@@ -11,6 +10,7 @@ from cluster.cli.framework import PROGRAM, Call, ToolCommand
 from cluster.cli.options import tool_command, vhost_option
 from cluster.transport.admin_client import AdminError
 from cluster.transport.admin_port import ExitCode
+from node.patterns import pattern_problem
 
 
 @tool_command("list_vhosts")
@@ -55,7 +55,11 @@ def _password(call: Call, given: str | None) -> str:
     """The password of the command line, else from the terminal or standard input."""
     if given is None and sys.stdin.isatty():
         given = click.prompt("Password", hide_input=True, err=True)
-    password = sys.stdin.readline().rstrip("\n") if given is None else given
+    try:
+        password = sys.stdin.readline().rstrip("\n") if given is None else given
+        password.encode()
+    except UnicodeError:
+        call.refuse("the password is not UTF-8 text.")
     if not password:
         call.refuse("the password is empty.")
     return password
@@ -120,10 +124,8 @@ def set_permissions(call: Call, *, user: str, configure: str, write: str, read: 
     """Say which exchanges and queues a user may configure, write and read: three regular expressions."""
     call.banner(f'Setting permissions for user "{user}" in vhost "{vhost}" ...')
     for pattern in (configure, write, read):
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise AdminError(ExitCode.SOFTWARE, f"Invalid regular expression '{pattern}': {error}") from None
+        if problem := pattern_problem(pattern):
+            raise AdminError(ExitCode.SOFTWARE, f"Invalid regular expression '{pattern}': {problem}")
     with call.client() as client:
         client.set_permissions(vhost, user, configure, write, read)
     call.done()

@@ -48,6 +48,10 @@ def run(arguments: Sequence[str], connect: Connect = connect_to_node) -> int:
         asked.append(target)
         return connect(target, timeout_s)
 
+    if unreadable := _argument_without_encoding(arguments):
+        text = f"argument {unreadable} is not UTF-8 text; write it in UTF-8"
+        click.echo(f"Error (argument validation): {text}", err=True)
+        return ExitCode.USAGE
     program = _program(connect_and_remember)
     is_json = _asks_for_json(arguments)
     try:
@@ -74,6 +78,16 @@ def run(arguments: Sequence[str], connect: Connect = connect_to_node) -> int:
 
 def main() -> None:
     sys.exit(run(sys.argv[1:]))
+
+
+def _argument_without_encoding(arguments: Sequence[str]) -> int:
+    """The place of the first that could be neither sent nor shown, counted from 1; 0 if there is none."""
+    for place, argument in enumerate(arguments, 1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            return place
+    return 0
 
 
 def _asks_for_json(arguments: Sequence[str]) -> bool:

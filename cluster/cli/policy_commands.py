@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -12,17 +11,18 @@ from cluster.cli.options import tool_command, vhost_option
 from cluster.metadata.records import PolicyRecord
 from cluster.policy.validation import PolicyError, validate_policy
 from cluster.transport.admin_client import AdminError
+from cluster.transport.admin_codec import definition_from_json
 from cluster.transport.admin_port import ExitCode
+
+#: As it goes over the wire.
+_PRIORITY = click.IntRange(-(2**31), 2**31 - 1)
 
 
 def _parse_definition(text: str) -> dict[str, Any]:
     try:
-        definition = json.loads(text)
+        return definition_from_json(text)
     except ValueError as error:
         raise AdminError(ExitCode.DATA, f"JSON decoding error. Reason: {error}") from None
-    if not isinstance(definition, dict):
-        raise AdminError(ExitCode.DATA, 'JSON decoding error. Reason: write an object, for instance {"ha-mode":"all"}')
-    return definition
 
 
 @tool_command(
@@ -30,7 +30,7 @@ def _parse_definition(text: str) -> dict[str, Any]:
     usage="[--vhost <vhost>] [--priority <priority>] [--apply-to <apply-to>] <name> <pattern> <definition>",
 )
 @vhost_option
-@click.option("--priority", type=int, help="Of the policies that match a queue the highest counts.")
+@click.option("--priority", type=_PRIORITY, help="Of the policies that match a queue the highest counts.")
 @click.option(
     "--apply-to",
     type=click.Choice(("queues", "exchanges", "all")),
@@ -40,7 +40,7 @@ def _parse_definition(text: str) -> dict[str, Any]:
 @click.argument("name")
 @click.argument("pattern")
 @click.argument("definition")
-@click.argument("positional_priority", type=int, required=False)
+@click.argument("positional_priority", type=_PRIORITY, required=False)
 def set_policy(
     call: Call,
     *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table, WrongCookie
@@ -33,6 +34,10 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
 )
+
+#: Objects and arrays within each other in the definition of a policy; what a setting can use has two.
+DEFINITION_DEPTH_MAX = 10
+_TOO_DEEP = "it is nested too deeply; a setting is a text, a number or a list of texts"
 
 OLDER_RELEASE = "is a node of an older release, which sends the cookie in the clear: use its own warrenctl"
 
@@ -65,6 +70,27 @@ def table_from_wire(table: pb.Table) -> Pieces[Table]:
     return Table(columns=tuple(table.columns), rows=tuple(rows))
 
 
+def definition_from_json(text: str) -> dict[str, Any]:
+    """The definition of a policy. Raises `ValueError` if it is no JSON object, or nested as no setting can be."""
+    try:
+        definition = json.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if not isinstance(definition, dict):
+        raise ValueError('write an object, for instance {"ha-mode":"all"}')
+    if _is_deeper(definition, DEFINITION_DEPTH_MAX):
+        raise ValueError(_TOO_DEEP)
+    return definition
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """There are more than so many objects or arrays within each other."""
+    if not isinstance(value, dict | list):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(item, levels - 1) for item in items)
+
+
 def policy_to_wire(policy: PolicyRecord) -> pb.Policy:
     return pb.Policy(
         vhost=policy.vhost,
@@ -77,15 +103,12 @@ def policy_to_wire(policy: PolicyRecord) -> pb.Policy:
 
 
 def policy_from_wire(policy: pb.Policy) -> PolicyRecord:
-    """Raises `ValueError` if the definition is not a JSON object."""
-    definition = json.loads(policy.definition)
-    if not isinstance(definition, dict):
-        raise ValueError(f"a policy definition is a JSON object, not {policy.definition!r}")
+    """Raises `ValueError` if the definition is none, see `definition_from_json`."""
     return PolicyRecord(
         vhost=policy.vhost,
         name=policy.name,
         pattern=policy.pattern,
-        definition=definition,
+        definition=definition_from_json(policy.definition),
         priority=policy.priority,
         apply_to=policy.apply_to or "all",
     )

@@ -140,6 +140,19 @@ async def test_limits_that_make_no_sense_do_not_reach_the_node(
     assert port.calls == []
 
 
+@pytest.mark.parametrize("definition", ["", "[]", '{"ha-mode":' + "[" * 100_000, "{" + '"a":{' * 20 + "}" * 21])
+async def test_a_definition_that_no_policy_can_have_does_not_reach_the_node(
+    served: tuple[RecordingPort, str], definition: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    port, address = served
+    policy = admin_pb2.Policy(vhost="/", name="p", pattern="^", definition=definition)
+    with pytest.raises(AdminError, match=r"^JSON decoding error\. Reason: ") as caught:
+        await ask(address, lambda client: client._call(client._stub.SetPolicy, policy))
+    assert caught.value.exit_code == 65
+    assert port.calls == []
+    assert caplog.records == []
+
+
 async def test_synchronisation_streams_its_progress(served: tuple[RecordingPort, str]) -> None:
     port, address = served
     assert await ask(address, lambda c: list(c.sync_queue("/", "q"))) == [
