@@ -153,6 +153,13 @@ class MalformedCommandError(RefusedChangeError):
     """A field of the command holds what its type does not allow (see `cluster.metadata.wellformed`)."""
 
 
+class EmptyNameError(RefusedChangeError):
+    """Not proposed; what an older release has put into the log is carried out."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"a {what} needs a name; an empty one means none")
+
+
 class ChangeFailedError(RefusedChangeError):
     """Carrying out the command failed, which is a mistake of ours. The state is what it was before.
 

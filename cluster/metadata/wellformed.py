@@ -13,6 +13,9 @@ must never get in (`cluster.metadata.codec.MAX_DEPTH`).
 The checks are made from the annotations, once: a new command is checked without anything being added here, and a
 field of a type unknown here fails at import.
 
+What is about to be proposed is checked, too, and held to more (`check_proposal`): an empty name of a user or a vhost
+means that there is none, wherever connections are looked after, but older releases have let it into their logs.
+
 Operators and clients read what is wrong, so it is said of the innermost field alone, in words: not in which records
 that field is.
 """
@@ -28,7 +31,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from cluster.metadata import commands
-from cluster.metadata.errors import MalformedCommandError
+from cluster.metadata.errors import EmptyNameError, MalformedCommandError
 from node.amqp.values import SHORT_STRING_BYTES_MAX, TABLE_DEPTH_MAX, Timestamp
 from node.ids import Epoch, Incarnation, QueueId
 from node.topology import commands as topology
@@ -48,6 +51,12 @@ _NEW_NAMES: Mapping[type, tuple[str, ...]] = {
     topology.DeclareQueue: ("name",),
     topology.Bind: ("routing_key",),
 }
+_NEVER_EMPTY = (
+    (commands.FoundCluster, "vhost", "virtual host"),
+    (commands.FoundCluster, "user", "user"),
+    (commands.AddUser, "name", "user"),
+    (topology.CreateVhost, "vhost", "virtual host"),
+)
 _TOO_LONG_NAME = f"more than {SHORT_STRING_BYTES_MAX} bytes (a name may have {SHORT_STRING_BYTES_MAX})"
 
 #: What is wrong with a value; empty if nothing is.
@@ -58,6 +67,15 @@ def check_command(command: object) -> None:
     """Raises `MalformedCommandError` unless this is a command with fields as they are declared."""
     if problem := problem_of(command, commands.Command):
         raise MalformedCommandError(problem)
+
+
+def check_proposal(command: commands.Command) -> None:
+    """``command`` as it would come out of the log. Raises `MalformedCommandError`, and `EmptyNameError`."""
+    check_command(command)
+    made: object = command.command if isinstance(command, commands.ChangeTopology) else command
+    for kind, field, what in _NEVER_EMPTY:
+        if isinstance(made, kind) and not getattr(made, field):
+            raise EmptyNameError(what)
 
 
 def problem_of(value: object, annotation: Any) -> str:

@@ -20,6 +20,7 @@ from cluster.metadata.events import Applied as Decided
 from cluster.metadata.events import Event, MastershipChanged, QueueCreated, QueueDeleted
 from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.state import MetadataState
+from cluster.metadata.wellformed import check_proposal
 from cluster.raft.config import ProposalRefusedError
 from cluster.raft.messages import Message
 from cluster.runtime.applier import Applied
@@ -162,13 +163,15 @@ class MetadataGroup:
         """Commit a command; returns after this node has applied it.
 
         Raises what the state machine refused it with, `NoQuorumError`, `TooNewCommandError` if a member may not know
-        it, `CodecError` if it cannot be written down, or `ChannelError` 406 if there is too much already.
+        it, `CodecError` if it cannot be written down, or `ChannelError` 406 if there is too much already. What would be
+        refused for what it says alone, whatever the state (`check_proposal`), is not proposed.
         """
         self.state.versions.check_kind(command, self.held_back_by)
         self.size.check(command)
         consensus = self.consensus
         request_id = RequestId(self._node, self._incarnation, self._last_request + 1)
         payload = encode_request(Request(request_id, command))
+        check_proposal(decode_request(payload).command)
         self._last_request += 1  # a number is used up only by what is proposed
         try:
             return await consensus.propose(payload, request_id)
@@ -227,7 +230,8 @@ class MetadataGroup:
         """What has become of a request, before anybody follows it."""
         if isinstance(applied.error, MalformedCommandError | ChangeFailedError):
             kind = type(request.command).__name__
-            log.error("entry %d (%s) is refused: %s", index, kind, applied.error, exc_info=applied.error)
+            mistake = applied.error if isinstance(applied.error, ChangeFailedError) else None
+            log.error("entry %d (%s) is refused: %s", index, kind, applied.error, exc_info=mistake)
 
     def _follow(self, listener: MetadataListener, index: int, events: Sequence[Event]) -> Pieces[None]:
         by_queue = events_by_queue(events)

@@ -114,8 +114,12 @@ def test_policies_that_make_no_sense_stop_no_node(cluster: LiveCluster) -> None:
                     client.set_policy(policy)
             with pytest.raises(AdminError):
                 client.set_permissions("/", "guest", ".*", "a{4294967295}", ".*")
-            with pytest.raises(AdminError):
+            with pytest.raises(AdminError, match="more than 255 bytes"):
                 client.add_vhost("v" * 300)
+            with pytest.raises(AdminError, match="a virtual host needs a name"):
+                client.add_vhost("")
+            with pytest.raises(AdminError, match="a user needs a name"):
+                client.add_user("", "secret")
     all_run(cluster)
     with cluster.admin() as client:
         assert [row["name"] for row in client.list_policies("/", ("name",)).as_dicts()] == ["limit"]

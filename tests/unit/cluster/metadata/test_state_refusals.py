@@ -222,6 +222,14 @@ def test_what_is_wrong_with_a_command_is_said_to_operators_in_words(
     assert str(cluster.apply(command).error) == text
 
 
+def test_an_empty_name_that_is_in_an_old_log_is_carried_out_as_it_was(cluster: StateUnderTest) -> None:
+    """It is not proposed any more (`MetadataGroup.change`)."""
+    for command in (AddUser("", "hash"), ChangeTopology(CreateVhost(""), N1), SetPermissions("", "", ".*", "", "")):
+        assert cluster.apply(command).error is None
+    assert cluster.state.topology.has_vhost("")
+    assert cluster.state.users.user("") is not None
+
+
 def nested(depth: int, kind: Literal["list", "table"]) -> Any:
     """Arguments with so many tables or lists within each other, the table of arguments included."""
     value: Any = 1

@@ -8,8 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from cluster.metadata.commands import AddUser, ChangeTopology, NodeUp, RequestId
+from cluster.metadata.codec import encode_request
+from cluster.metadata.commands import AddUser, ChangeTopology, Command, FoundCluster, NodeUp, Request, RequestId
+from cluster.metadata.errors import MalformedCommandError, RefusedChangeError
 from cluster.runtime.metadata_group import MetadataGroup
+from cluster.transport.admin_port import ExitCode, exit_code_of
 from node.auth import UserDirectory
 from node.errors import ChannelError, ConnectionFailure
 from node.ids import Incarnation, NodeName
@@ -138,6 +141,44 @@ async def test_nor_if_too_much_came_since_they_were_measured(log: Log, monkeypat
         await log.group.submit(CreateVhost(f"v{number}"))
     with pytest.raises(ChannelError, match="too many"):
         await log.group.submit(CreateVhost("one more"))
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (ChangeTopology(CreateVhost("v" * 300), N1), "vhost: more than 255 bytes (a name may have 255)"),
+        (AddUser("u" * 70_000, "hash"), "name: text of more than 65536 bytes"),
+        (ChangeTopology(CreateVhost(""), N1), "a virtual host needs a name; an empty one means none"),
+        (AddUser("", "hash"), "a user needs a name; an empty one means none"),
+        (FoundCluster("", "guest", "hash"), "a virtual host needs a name; an empty one means none"),
+        (FoundCluster("/", "", "hash"), "a user needs a name; an empty one means none"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_what_would_be_refused_for_what_it_says_is_not_proposed(
+    log: Log, command: Command, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator's mistake: nothing of it is in the log of the metadata, nor in that of a node."""
+    before = log.index
+    with pytest.raises(RefusedChangeError) as caught:
+        await log.group.change(command)
+    assert str(caught.value) == text
+    assert exit_code_of(caught.value) is ExitCode.SOFTWARE
+    assert log.index == before
+    assert caplog.records == []
+
+
+async def test_what_another_release_proposed_for_all_that_is_refused_and_said_without_a_traceback(
+    log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = Request(RequestId(N2, Incarnation(1), 1), ChangeTopology(CreateVhost("v" * 300), N2))
+    applied = log.group.apply(7, encode_request(request))
+    assert isinstance(applied.error, MalformedCommandError)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "entry 7 (ChangeTopology) is refused: vhost: more than 255 bytes (a name may have 255)"
+    )
+    assert record.exc_info is None
 
 
 async def test_bytes_that_are_no_command_are_passed_over_and_said(log: Log, caplog: pytest.LogCaptureFixture) -> None:
