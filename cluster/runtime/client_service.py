@@ -39,7 +39,7 @@ class ClientServer(Protocol):
     async def stop(self, text: str = ...) -> None:
         """Close all connections, for the reason that clients read."""
 
-    def close_objectionable(self, objection: Callable[[str, str], str | None]) -> None:
+    def close_objectionable(self, objection: Callable[[str, str | None], str | None]) -> None:
         """Close every connection whose user and vhost meet with an objection."""
 
     def connections(self) -> Sequence[ConnectionListing]: ...
@@ -93,7 +93,7 @@ class ClientService:
         """This node has joined its cluster, and would serve clients but for a pause."""
         return self._may_serve
 
-    def access_ended(self, objection: Callable[[str, str], str | None]) -> None:
+    def access_ended(self, objection: Callable[[str, str | None], str | None]) -> None:
         """A user or a vhost may be gone: ``objection`` says of each whether, and why, its connections must end."""
         if self._server is not None:
             self._server.close_objectionable(objection)

@@ -134,8 +134,9 @@ class ConnectionMachine:
     ) -> None:
         self.state = _State.HEADER
         self.limits = limits
-        self.user = ""
-        self.vhost = ""
+        #: ``None`` until it has logged in, and until it has entered one.
+        self.user: str | None = None
+        self.vhost: str | None = None
         self.client_properties: Mapping[str, Any] = {}
         #: Negotiated; before that the server's proposal.
         self.frame_max = limits.frame_max or _FRAME_UNLIMITED_BYTES
@@ -388,8 +389,8 @@ class ConnectionMachine:
         """Raise `AssertionError` if the state contradicts itself."""
         self.reader.check_invariants()
         assert (self.state is _State.HEADER) or not self._header, "the header is needed once"
-        assert self.user or self.state in _NOT_LOGGED_IN | _ENDING, "nobody gets further without a login"
-        assert self.vhost or self.state is not _State.RUNNING, "a running connection is in a vhost"
+        assert self.user is not None or self.state in _NOT_LOGGED_IN | _ENDING, "nobody gets further without a login"
+        assert self.vhost is not None or self.state is not _State.RUNNING, "a running connection is in a vhost"
         assert self.is_closed_by_server or self.state is not _State.CLOSING_BY_SERVER, "who closes it has closed it"
         timed = self._deadline != float("inf")
         assert timed == (self.state in (_State.SILENT, _State.CLOSING_BY_SERVER)), "these two states end by time"

@@ -69,11 +69,11 @@ class Broker:
         self.connections[number] = connection = Connection(self, number, info, control)
         return connection
 
-    def objection(self, user: str, vhost: str) -> str | None:
-        """Why a connection of this user, to this vhost (empty: to none yet), must end; ``None`` if it need not."""
+    def objection(self, user: str, vhost: str | None) -> str | None:
+        """Why a connection of this user, to this vhost (``None``: to none yet), must end; ``None`` if it need not."""
         if not self.parts.authenticator.knows(user):
             return f"user '{user}' is deleted"
-        if vhost and not self.parts.catalogue.topology.has_vhost(vhost):
+        if vhost is not None and not self.parts.catalogue.topology.has_vhost(vhost):
             return f"vhost '{vhost}' is deleted"
         return None
 

@@ -326,6 +326,7 @@ class ConnectionShell(asyncio.Protocol):
 
     def _enter(self, vhost: str) -> None:
         machine = self.machine
+        assert machine.user is not None, "nobody gets further without a login"
         info = ConnectionInfo(
             self._peer[0], self._peer[1], self._local[1], machine.user, vhost, machine.client_properties
         )
@@ -577,8 +578,8 @@ class ConnectionShell(asyncio.Protocol):
             peer_host=self._peer[0],
             peer_port=self._peer[1],
             local_port=self._local[1],
-            user=machine.user,
-            vhost=machine.vhost,
+            user=machine.user or "",
+            vhost=machine.vhost or "",
             state=state,
             channels=tuple(channel.listing() for channel in self._channels.values()),
             heartbeat_s=machine.heartbeat_s,

@@ -143,11 +143,12 @@ class AmqpServer:
                 self._all_closed.clear()
                 await self._all_closed.wait()
 
-    def close_objectionable(self, objection: Callable[[str, str], str | None]) -> None:
-        """Close (320) every connection whose user and vhost (empty: it has entered none yet) meet with an objection."""
+    def close_objectionable(self, objection: Callable[[str, str | None], str | None]) -> None:
+        """Close (320) every connection whose user and vhost (``None``: it has entered none yet) meet with an objection.
+        Who has not logged in meets with none."""
         for connection in list(self._connections):
             machine = connection.machine
-            if machine.user and (text := objection(machine.user, machine.vhost)) is not None:
+            if machine.user is not None and (text := objection(machine.user, machine.vhost)) is not None:
                 connection.close(320, text)
 
     def connections(self) -> list[ConnectionListing]:

@@ -507,6 +507,13 @@ async def test_entering_a_vhost(bench: BrokerBench) -> None:
     assert bench.broker.server_properties()["product"] == "Warren"
 
 
+async def test_whoever_and_wherever_is_not_there_any_more_is_objected_to(bench: BrokerBench) -> None:
+    assert bench.broker.objection("guest", None) is None
+    assert bench.broker.objection("guest", "/") is None
+    assert bench.broker.objection("guest", "") == "vhost '' is deleted"
+    assert bench.broker.objection("", None) == "user '' is deleted"
+
+
 async def test_a_deletion_that_is_cancelled_is_left_to_the_master(
     bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

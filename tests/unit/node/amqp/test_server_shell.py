@@ -416,6 +416,29 @@ async def test_a_refused_login_logs_no_password(broker: ObservedBroker, caplog: 
     await client.settle()
 
 
+async def test_a_deleted_user_is_shown_out_whatever_its_name_and_no_stranger_is(
+    broker: ObservedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old releases have let the empty name in."""
+    monkeypatch.setattr(broker, "authenticate", lambda *_: "")
+    server = await server_of(broker)
+    stranger, user = Client(server), Client(server)
+    for client in (stranger, user):
+        client.shell.data_received(PROTOCOL_HEADER)
+    await user.send(Connection.StartOk({}, "PLAIN", "\0\0secret"), channel=0)
+    assert (user.shell.listing().user, user.shell.listing().vhost) == ("", "")
+    objections: list[tuple[str, str | None]] = []
+
+    def objection(name: str, vhost: str | None) -> str:
+        objections.append((name, vhost))
+        return f"user '{name}' is deleted"
+
+    server.close_objectionable(objection)
+    assert objections == [("", None)]
+    assert user.shell.machine.is_closed_by_server
+    assert not stranger.shell.machine.is_closed_by_server
+
+
 async def test_who_leaves_before_logging_in_is_no_warning(
     broker: ObservedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
