@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Protocol
 
 from cluster.runtime.fresh_start import JOINED_FILE, RESET_FILE
-from cluster.runtime.identity import IDENTITY_FILE, RAFT_DIRECTORY
+from cluster.runtime.identity import IDENTITY_FILE, RAFT_DIRECTORY, shown, written_number
 from node.errors import ConfigError, StorageError
 from node.ids import Incarnation, NodeName
 from node.store.disk.disk import Disk, read_whole, write_durably
@@ -111,9 +111,13 @@ def incarnation_of(disk: Disk, data_dir: str) -> Incarnation:
     if not disk.exists(path):
         return Incarnation(0)
     text = read_whole(disk, path).decode(errors="replace").strip()
-    if not text.isdigit():
-        raise StorageError(f"{path} should hold the number of starts of this node and holds {text!r}")
-    return Incarnation(int(text))
+    number = written_number(text)
+    if number is None:
+        raise StorageError(
+            f"{path} should hold the number of starts of this node and holds {shown(text)}: restore it, or write a "
+            "number into it that is higher than that of any start"
+        )
+    return Incarnation(number)
 
 
 def count_on_from(disk: Disk, data_dir: str, incarnation: Incarnation) -> None:

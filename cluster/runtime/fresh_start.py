@@ -17,7 +17,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cluster.runtime.identity import IDENTITY_FILE, RAFT_DIRECTORY
+from cluster.runtime.identity import IDENTITY_FILE, RAFT_DIRECTORY, shown
 from node.config import NodeConfig, parse_address
 from node.config_keys import Member
 from node.errors import StorageError
@@ -89,9 +89,21 @@ def joined_cluster(disk: Disk, data_dir: str) -> JoinedCluster | None:
         elif key == "member":
             name, _, address = value.partition(" ")
             members[NodeName(name)] = address
-    if not group or not members:
-        raise StorageError(f"{path} should name the cluster that this node was told to join and holds {text!r}")
+    if not group or not members or not all(name and _is_address(at) for name, at in members.items()):
+        raise StorageError(
+            f"{path} should name the cluster that this node was told to join and holds {shown(text)}: restore it, or "
+            "write into it the line `group = ...` of the file `identity` of a member, and "
+            "`member = <name> <host:port>` for each of the members"
+        )
     return JoinedCluster(group, members)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parse_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def as_joined(config: NodeConfig, joined: JoinedCluster | None) -> NodeConfig:

@@ -29,6 +29,7 @@ Whoever comes under a known name with another identity has lost all that (`clust
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -44,6 +45,9 @@ RAFT_DIRECTORY = "raft"
 IDENTITY_BYTES = 16
 #: Of every group that was founded by a release without identities.
 EARLIER_GROUP = "0" * 2 * IDENTITY_BYTES
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+#: Of a damaged file an operator is shown so much.
+_SHOWN_CHARACTERS = 300
 #: For whoever starts an older release with the directory: it shows the file.
 _NOTE = "a newer release of Warren uses this directory: start that one, or a later one"
 
@@ -193,6 +197,16 @@ def read_identity(disk: Disk, data_dir: str) -> Identity | None:
     return _parse(read_whole(disk, path).decode(errors="replace"), path) if disk.exists(path) else None
 
 
+def written_number(text: str) -> int | None:
+    """The number that a file of the data directory holds; ``None`` if that is none of 63 bits."""
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def shown(text: str) -> str:
+    """What a damaged file holds, for its operator: the beginning, if it is long."""
+    return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r} and more"
+
+
 def ways_out(node: NodeName) -> str:
     """What an operator can do about a node that has lost its data."""
     return (
@@ -208,17 +222,18 @@ def _parse(text: str, path: str) -> Identity:
         values[name] = value
     identity = values.get("identity") or values.get("directory", "")
     protocol = values.get("protocol", str(FIRST_PROTOCOL))
-    if not protocol.isdecimal() or len(identity) != 2 * IDENTITY_BYTES:
-        raise StorageError(f"{path} should hold the identity of this data directory and holds {text!r}")
+    number = written_number(protocol)
+    if number is None or len(identity) != 2 * IDENTITY_BYTES:
+        raise StorageError(f"{path} should hold the identity of this data directory and holds {shown(text)}")
     group = values.get("group", "")
     return Identity(
         identity,
         group,
         has_log=values.get("log") == "begun",
-        protocol=int(protocol),
+        protocol=number,
         has_joined=values.get("joined") == "late",
         is_log_dropped=values.get("log") == "dropped",
         superseded=tuple(values.get("superseded", "").split()),
         forgetting=values.get("forgetting", ""),
-        meant_at=int(values["meant"]) if values.get("meant", "").isdecimal() else 0,
+        meant_at=written_number(values.get("meant", "")) or 0,
     )

@@ -8,10 +8,19 @@ from pathlib import Path
 import pytest
 
 from cluster.real_world.data_lock import DataLock
-from cluster.runtime.data_directory import NAME_FILE, claim_data_directory, keep_data_directory
+from cluster.runtime.data_directory import (
+    INCARNATION_FILE,
+    NAME_FILE,
+    claim_data_directory,
+    incarnation_of,
+    keep_data_directory,
+    next_incarnation,
+)
+from cluster.runtime.fresh_start import JOINED_FILE, JoinedCluster, as_joined, joined_cluster
+from node.config import build_config
 from node.errors import ConfigError, DiskFullError, StorageError
 from node.ids import NodeName
-from node.store.disk.disk import RealDisk, read_whole
+from node.store.disk.disk import RealDisk, read_whole, write_durably
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 
 N1, N2 = NodeName("n1"), NodeName("n2")
@@ -165,3 +174,52 @@ def test_a_disk_that_fails_is_no_mistake_of_the_operator(monkeypatch: pytest.Mon
     monkeypatch.setattr(disk, "mkdir", fail)
     with pytest.raises(StorageError, match="mkdir"):
         claim_data_directory(disk, str(tmp_path / "new"), N1, DataLock)
+
+
+def directory_with(name: str, content: bytes) -> SimulatedDisk:
+    disk = SimulatedDisk()
+    disk.mkdir("/data")
+    write_durably(disk, f"/data/{name}", content)
+    return disk
+
+
+def test_starts_are_counted() -> None:
+    disk = directory_with(INCARNATION_FILE, b"41\n")
+    assert next_incarnation(disk, "/data") == incarnation_of(disk, "/data") == 42
+
+
+@pytest.mark.parametrize("content", [b"", b"?", "²".encode(), "٣".encode(), b"-1", b"9" * 30, b"9" * 5000, b"\xff"])
+def test_a_damaged_count_of_starts_is_refused_and_the_way_out_named(content: bytes) -> None:
+    disk = directory_with(INCARNATION_FILE, content)
+    with pytest.raises(StorageError, match="^/data/incarnation should hold the number of starts") as caught:
+        incarnation_of(disk, "/data")
+    assert str(caught.value).endswith(": restore it, or write a number into it that is higher than that of any start")
+    assert len(str(caught.value)) < 500, "however long the file is"
+
+
+def test_the_cluster_that_was_joined_is_known_by_its_file() -> None:
+    joined = joined_cluster(directory_with(JOINED_FILE, b"group = ab\nmember = n2 n2..x:7\n"), "/data")
+    assert joined == JoinedCluster("ab", {N2: "n2..x:7"}), "what a member has announced need not be good for anything"
+    assert [member.name for member in as_joined(build_config([]), joined).members] == [N1, N2]
+    assert joined_cluster(directory_with("other", b""), "/data") is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"group = ab\n",
+        b"member = n2 h:7\n",
+        b"group = ab\nmember = n2\n",
+        b"group = ab\nmember = n2 h:\n",
+        b"group = ab\nmember = n2 h:7\nmember = n3 h\n",
+        b"group = ab\nmember =  h:7\n",
+    ],
+)
+def test_a_damaged_file_of_the_joined_cluster_is_refused_and_the_way_out_named(content: bytes) -> None:
+    with pytest.raises(StorageError, match="^/data/joined should name the cluster that this node was told") as caught:
+        joined_cluster(directory_with(JOINED_FILE, content), "/data")
+    assert str(caught.value).endswith(
+        ": restore it, or write into it the line `group = ...` of the file `identity` of a member, and "
+        "`member = <name> <host:port>` for each of the members"
+    )

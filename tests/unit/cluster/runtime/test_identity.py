@@ -71,9 +71,10 @@ def test_a_release_that_does_not_speak_it_is_refused(disk: SimulatedDisk) -> Non
         opened(disk).require(3)
 
 
-def test_a_protocol_that_is_no_number_is_a_broken_file(disk: SimulatedDisk) -> None:
+@pytest.mark.parametrize("number", ["x", "²", "9" * 5000])
+def test_a_protocol_that_is_no_number_is_a_broken_file(disk: SimulatedDisk, number: str) -> None:
     opened(disk).need(3)
-    write_durably(disk, PATH, text_of(disk).replace("protocol = 3", "protocol = x").encode())
+    write_durably(disk, PATH, text_of(disk).replace("protocol = 3", f"protocol = {number}").encode())
     with pytest.raises(StorageError, match="should hold the identity"):
         opened(disk)
 
