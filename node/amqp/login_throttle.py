@@ -13,8 +13,9 @@ from __future__ import annotations
 
 FAILURES_FREE = 10
 DELAY_STEP_S = 0.25
-#: Together with the handshake before it this stays below the handshake's time limit.
 DELAY_MAX_S = 4.0
+#: Of the time that a handshake may take: who waits is looked at before it is over.
+HANDSHAKE_SHARE_MAX = 0.5
 FORGET_AFTER_S = 60.0
 #: Addresses remembered; of more the one that failed least recently is forgotten.
 ADDRESSES_MAX = 10_000
@@ -23,7 +24,8 @@ ADDRESSES_MAX = 10_000
 class LoginThrottle:
     """Of one listener. Times in seconds, monotonic."""
 
-    def __init__(self) -> None:
+    def __init__(self, handshake_timeout_s: float) -> None:
+        self._delay_max_s = min(DELAY_MAX_S, HANDSHAKE_SHARE_MAX * handshake_timeout_s)
         #: By address, least recent failure first: how many, and when the last.
         self._failures: dict[str, tuple[int, float]] = {}
 
@@ -33,7 +35,7 @@ class LoginThrottle:
         if now_s - last_s >= FORGET_AFTER_S:
             del self._failures[address]
             return 0.0
-        return min(DELAY_MAX_S, DELAY_STEP_S * max(0, count - FAILURES_FREE + 1))
+        return min(self._delay_max_s, DELAY_STEP_S * max(0, count - FAILURES_FREE + 1))
 
     def failed(self, address: str, now_s: float) -> None:
         """An attempt from there was refused."""

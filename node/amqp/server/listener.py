@@ -85,7 +85,7 @@ class AmqpServer:
         self._connections: dict[ConnectionShell, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._handshakes: dict[ConnectionShell, None] = {}
-        self.logins = LoginThrottle()
+        self.logins = LoginThrottle(config.limits.handshake_timeout_s)
         self.refusals = ThrottledLog(log)
         self.channel_errors = ThrottledLog(log)
         self._listener: Listener | None = None

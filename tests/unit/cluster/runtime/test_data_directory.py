@@ -191,7 +191,7 @@ def test_starts_are_counted() -> None:
 @pytest.mark.parametrize("content", [b"", b"?", "²".encode(), "٣".encode(), b"-1", b"9" * 30, b"9" * 5000, b"\xff"])
 def test_a_damaged_count_of_starts_is_refused_and_the_way_out_named(content: bytes) -> None:
     disk = directory_with(INCARNATION_FILE, content)
-    with pytest.raises(StorageError, match="^/data/incarnation should hold the number of starts") as caught:
+    with pytest.raises(StorageError, match=r"^/data/incarnation should hold the number of starts") as caught:
         incarnation_of(disk, "/data")
     assert str(caught.value).endswith(": restore it, or write a number into it that is higher than that of any start")
     assert len(str(caught.value)) < 500, "however long the file is"
@@ -217,7 +217,7 @@ def test_the_cluster_that_was_joined_is_known_by_its_file() -> None:
     ],
 )
 def test_a_damaged_file_of_the_joined_cluster_is_refused_and_the_way_out_named(content: bytes) -> None:
-    with pytest.raises(StorageError, match="^/data/joined should name the cluster that this node was told") as caught:
+    with pytest.raises(StorageError, match=r"^/data/joined should name the cluster that this node was told") as caught:
         joined_cluster(directory_with(JOINED_FILE, content), "/data")
     assert str(caught.value).endswith(
         ": restore it, or write into it the line `group = ...` of the file `identity` of a member, and "
