@@ -13,6 +13,9 @@ from node.ids import NodeName
 #: A node name is part of file names, addresses and log lines: keep it to what is safe in all of them.
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 
+#: Of users and vhosts: a short string of AMQP.
+NAME_BYTES_MAX = 255
+
 KIB = 1024
 MIB = 1024 * 1024
 #: The client's method frames must fit whatever it asks for (AMQP 0-9-1, frame-min-size).
@@ -129,6 +132,13 @@ def _parse_text(text: str) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise ValueError("it is not UTF-8 text") from None
+    return text
+
+
+def _parse_name(text: str) -> str:
+    """As it goes into a short string of the protocol."""
+    if len(_parse_text(text).encode()) > NAME_BYTES_MAX:
+        raise ValueError(f"a name has at most {NAME_BYTES_MAX} bytes")
     return text
 
 
@@ -342,9 +352,9 @@ KEYS: tuple[Key, ...] = (
         _parse_path,
     ),
     Key("cluster.ssl_options.keyfile", "path", "", "PEM file of the key to it, without a password.", _parse_path),
-    Key("default_user", "text", "guest", "Administrator made at the first start of a cluster.", _parse_text),
+    Key("default_user", "text", "guest", "Administrator made at the first start of a cluster.", _parse_name),
     Key("default_pass", "text", "guest", "Password of `default_user`.", _parse_text),
-    Key("default_vhost", "text", "/", "Virtual host made at the first start of a cluster.", _parse_text),
+    Key("default_vhost", "text", "/", "Virtual host made at the first start of a cluster.", _parse_name),
     Key(
         "loopback_users.N",
         "true, false",

@@ -5,6 +5,7 @@ A process id is printed as the reference prints one, ``<node.incarnation.id.0>``
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -339,4 +340,5 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+    is_plain = isinstance(value, str | int | None) or (isinstance(value, float) and math.isfinite(value))
+    return value if is_plain else str(value)

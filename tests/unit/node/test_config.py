@@ -216,6 +216,10 @@ def test_loopback_users() -> None:
             "node.conf, line 1: bad value `::1:5` for `cluster.listener`: "
             "put an IPv6 address in brackets, for instance [::1]:5672",
         ),
+        (
+            f"default_vhost = {'v' * 256}",
+            f"node.conf, line 1: bad value `{'v' * 256}` for `default_vhost`: a name has at most 255 bytes",
+        ),
         ("cluster.cookie = short", "node.conf, line 1: the secret is too short; use 16 characters or more"),
         (
             "data_dir = ~nosuchuser/x",

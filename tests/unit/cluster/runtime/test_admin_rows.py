@@ -1,13 +1,16 @@
-"""What slowed publishers look like to people: `list_flow` names the chain and its slowest hop, or the alarm."""
+"""What rows look like to people, and to programs: `list_flow` names the chain and its slowest hop, or the alarm."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
 from cluster.listing_columns import LISTINGS
-from cluster.runtime.admin_rows import Row, alarm_row, flow_row
+from cluster.runtime.admin_rows import Row, alarm_row, exchange_row, flow_row
 from node.flow.stage import HopView, SlowPath
 from node.ids import QueueId
+from node.topology.records import ExchangeRecord
 from tests.support.queue_sets import N1, N2, mastership, queue_record
 
 ORDERS = queue_record(7)
@@ -111,3 +114,10 @@ def test_a_publisher_that_an_alarm_has_stopped_is_listed_with_the_reason() -> No
     assert (got["state"], got["blocked_ms"], got["vhost"], got["node"]) == ("blocked", 700, "/", "n1")
     assert set(got) == set(LISTINGS["list_flow"].columns)
     assert set(row(SlowPath(1, (CHANNEL, QUEUE), ORDERS.queue_id), MIRROR)) == set(got)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_json_does_not_know_is_a_text(number: float) -> None:
+    exchange = ExchangeRecord("/", "e", "direct", True, False, False, {"x-a": [number, 1.5]})
+    arguments = exchange_row(exchange, None)["arguments"]
+    assert json.loads(json.dumps(arguments), parse_constant=pytest.fail) == {"x-a": [str(number), 1.5]}
