@@ -72,5 +72,10 @@ class DiskFullError(StorageError):
     """There is no room: nothing was damaged, and the same operation may succeed when there is room again."""
 
 
+class OpenFilesError(StorageError):
+    """The process, or the system, may open no more files: nothing was damaged, and the same files may be opened when
+    others have been closed."""
+
+
 class ConfigError(WarrenError):
     """The configuration cannot be used; the text says which key and what to write instead."""

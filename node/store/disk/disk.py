@@ -30,12 +30,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from node.errors import DiskFullError, StorageError
+from node.errors import DiskFullError, OpenFilesError, StorageError
 from node.store.disk.freeing import Freeing
 
 #: Of this process.
@@ -192,11 +193,35 @@ def sync_file(disk: Disk, path: str) -> None:
 
 #: Errors that go away when somebody makes room: no space on the device, quota exceeded.
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: Errors that go away when somebody closes files -> the limit that was reached, and how it is raised.
+_OPEN_FILES_LIMITS = {
+    errno.EMFILE: "this process has as many files open as it may (`ulimit -n`, LimitNOFILE)",
+    errno.ENFILE: "this system has as many files open as it can (`fs.file-max`)",
+}
 
 
 def _failure(operation: str, path: str, error: OSError) -> StorageError:
     text = f"{operation} of {path} failed: {error.strerror or error} (errno {error.errno})"
-    return DiskFullError(text) if error.errno in _FULL_ERRNOS else StorageError(text)
+    if error.errno in _FULL_ERRNOS:
+        return DiskFullError(text)
+    limit = _OPEN_FILES_LIMITS.get(error.errno or 0)
+    return StorageError(text) if limit is None else OpenFilesError(f"{text}: {limit}")
+
+
+def _status(path: str) -> os.stat_result | None:
+    """``None`` if nothing is there. Raises `StorageError`."""
+    try:
+        return Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _failure("stat", path, error) from error
+
+
+def _is_directory(path: str) -> bool:
+    """Raises `StorageError` if that cannot be found out."""
+    status = _status(path)
+    return status is not None and stat.S_ISDIR(status.st_mode)
 
 
 class RealCut:
@@ -483,9 +508,9 @@ class RealDisk:
                 FREEING.close(descriptor)
 
     def remove_directory(self, path: str) -> None:
-        directory = Path(path)
-        if not directory.is_dir():
+        if not _is_directory(path):
             return
+        directory = Path(path)
         try:
             for entry in directory.iterdir():
                 if entry.is_dir() and not entry.is_symlink():
@@ -497,15 +522,15 @@ class RealDisk:
             raise _failure("removal", path, error) from error
 
     def list(self, path: str) -> list[str]:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            try:
-                return sorted(os.listdir(path))  # noqa: PTH208 - names are wanted, not Path objects
-            except PermissionError as error:
-                raise _failure("listing", path, error) from error
-        return []
+        try:
+            return sorted(os.listdir(path))  # noqa: PTH208 - names are wanted, not Path objects
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _failure("listing", path, error) from error
 
     def exists(self, path: str) -> bool:
-        return Path(path).exists()
+        return _status(path) is not None
 
     def mkdir(self, path: str) -> None:
         try:
