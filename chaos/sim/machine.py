@@ -106,7 +106,10 @@ class SimulatedWorker:
 
 
 class SimulatedProbe:
-    """As much memory as there may be, and what the disk says that is in the machine now. Satisfies `ResourceProbe`."""
+    """As much memory and as many files as there may be, and what the disk says that is in the machine now.
+
+    Satisfies `ResourceProbe`.
+    """
 
     def __init__(self, disk: Callable[[], SimulatedDisk]) -> None:
         self._disk = disk
@@ -117,6 +120,9 @@ class SimulatedProbe:
 
     def free_disk_bytes(self) -> int:
         return max(0, self._disk().free_bytes(DATA_DIR))
+
+    def can_open_files(self, count: int) -> bool:
+        return True
 
     def return_memory(self) -> None:
         """Nothing was taken."""

@@ -1,4 +1,4 @@
-"""What the operating system says about memory and disk. Cheap enough to be asked ten times a second."""
+"""What the operating system says about memory, disk and descriptors. Cheap enough to be asked ten times a second."""
 
 from __future__ import annotations
 
@@ -42,6 +42,17 @@ class SystemProbe:
 
     def free_disk_bytes(self) -> int:
         return self._disk.free_bytes(self._data_dir)
+
+    def can_open_files(self, count: int) -> bool:
+        tried: list[int] = []
+        try:
+            tried += (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(count))
+        except OSError:
+            pass
+        finally:
+            for descriptor in tried:
+                os.close(descriptor)
+        return len(tried) == count
 
     def return_memory(self) -> None:
         if self._trim is not None:

@@ -32,10 +32,13 @@ PAUSE_MS = 500
 REPROPOSE_EVERY_TICKS = 10
 #: A mirror that was dropped because it did not answer is offered its place again this often.
 READMIT_EVERY_TICKS = 50
-#: Copies of queues that are out of service because the disk was full wait for room, looked for this often.
+#: Copies of queues that are out of service because the disk was full, or no file could be opened, wait for room, which
+#: is looked for this often.
 LOOK_FOR_ROOM_EVERY_TICKS = 10
 #: Room that makes opening them worth while, whatever the limit of the alarm: with less they would soon fail again.
 ROOM_MIN_BYTES = 16 * 1024 * 1024
+#: And files that may be opened then: a queue in use holds two to six.
+FILES_MIN = 64
 
 
 class Maintained(Protocol):
@@ -46,7 +49,7 @@ class Maintained(Protocol):
 
 
 class RoomWatch:
-    """Opens what a full disk has put out of service, if it is no longer full.
+    """Opens what a full disk, or want of descriptors, has put out of service, if there is room again.
 
     A copy that others can replace waits until they have: opened, it lacks what was in memory only, and as long as the
     record calls it synchronised nobody would know.
@@ -73,7 +76,7 @@ class RoomWatch:
     def look(self, now_ms: int) -> None:
         """Now and then."""
         starved = [] if self._records.is_changing else self._queues.starved()
-        if starved and self._alarms.has_room(ROOM_MIN_BYTES, now_ms):
+        if starved and self._alarms.has_room(ROOM_MIN_BYTES, FILES_MIN, now_ms):
             for queue_id in starved:
                 self._open(queue_id)
 
@@ -85,7 +88,7 @@ class RoomWatch:
             self._queues.forgive(queue_id)
             self._membership.queue_changed(queue_id)
         elif record.master == self._node and not record.synchronised:
-            log.info("queue %d: the disk has room again, the queue goes on", queue_id)
+            log.info("queue %d: there is room again, the queue goes on", queue_id)
             self._queues.forgive(queue_id)
             self._roles.take_up(queue_id)
         elif self._node not in (record.master, *record.mirrors):

@@ -7,9 +7,10 @@ A mistake of ours is met like a failing disk: the next start would meet it again
 it counts as complete until a master goes on without it, and its files are kept even then, whereas a copy whose disk
 failed (*damaged*) is deleted once no other node can need it.
 
-A full disk is the exception: it has damaged nothing, and may have room again. Copies that went out of service for want
-of it (`DiskFullError`) are remembered (*starved*); whoever watches the disk says when it is worth while to open them
-again (`OutOfService.forgive`), which is the recovery of a restart, of this queue alone.
+A full disk is the exception: it has damaged nothing, and may have room again. Want of descriptors is another. Copies
+that went out of service for want of either (`DiskFullError`, `OpenFilesError`) are remembered (*starved*); whoever
+watches both says when it is worth while to open them again (`OutOfService.forgive`), which is the recovery of a
+restart, of this queue alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from cluster.metadata.mastership import heirs
 from cluster.metadata.records import MastershipRecord
-from node.errors import DiskFullError, StorageError
+from node.errors import DiskFullError, OpenFilesError, StorageError
 from node.ids import NodeName, QueueId
 from node.topology.records import QueueRecord
 
@@ -46,7 +47,7 @@ class OutOfService:
         self._node = node
         self._failures: dict[QueueId, Failure] = {}
         self._told_ms = 0
-        #: Queues whose copy here went out of service because the disk was full.
+        #: Queues whose copy here went out of service for want of room or descriptors.
         self._starved: set[QueueId] = set()
 
     def __contains__(self, queue_id: QueueId) -> bool:
@@ -73,7 +74,7 @@ class OutOfService:
             )
         failure = Failure(record, is_damaged=isinstance(error, StorageError))
         self._failures[queue.queue_id] = failure
-        if isinstance(error, DiskFullError):
+        if isinstance(error, DiskFullError | OpenFilesError):
             self._starved.add(queue.queue_id)
         return failure
 
@@ -85,7 +86,7 @@ class OutOfService:
         return failure
 
     def starved(self) -> list[QueueId]:
-        """Queues whose copy here is out of service because the disk was full."""
+        """Queues whose copy here is out of service for want of room or descriptors."""
         return sorted(self._starved)
 
     def forgive(self, queue_id: QueueId) -> None:
@@ -94,7 +95,7 @@ class OutOfService:
         self._failures.pop(queue_id, None)
 
     def left(self, queue_id: QueueId) -> None:
-        """This node is out of the record: what went wrong is over, except that a full disk must have room first."""
+        """This node is out of the record: what went wrong is over, except that there must be room first."""
         if queue_id not in self._starved:
             self._failures.pop(queue_id, None)
 

@@ -22,13 +22,16 @@ class Worker(Protocol):
 
 
 class ResourceProbe(Protocol):
-    """How much memory and disk there is, and is used. Cheap enough to be asked ten times a second."""
+    """How much memory, disk and descriptors there are, and are used. Cheap enough to be asked ten times a second."""
 
     def used_memory_bytes(self) -> int:
         """Memory of this process that is resident."""
 
     def free_disk_bytes(self) -> int:
         """Bytes that may still be written where the data lives. Raises `StorageError`."""
+
+    def can_open_files(self, count: int) -> bool:
+        """True if this process could open so many more files now."""
 
     def return_memory(self) -> None:
         """Give memory that was freed back to the system, as far as the allocator can."""

@@ -63,8 +63,8 @@ class QueueProposals:
             self.propose(MoveMaster(record.queue_id, record.epoch, candidates[0], is_old_lost=is_damaged))
         else:
             log.error(
-                "queue %d has no other complete copy that is up: it is unavailable until the disk of this node has "
-                "room again, or, if it is not merely full, until what is wrong is mended and this node restarts",
+                "queue %d has no other complete copy that is up: it is unavailable until this node has room on its "
+                "disk and descriptors again, or, if it wants neither, until what is wrong is mended and it restarts",
                 record.queue_id,
             )
 

@@ -183,7 +183,7 @@ class QueueSet:
         return queue_id in self._failed
 
     def starved(self) -> list[QueueId]:
-        """Queues whose copy here is out of service because the disk was full."""
+        """Queues whose copy here is out of service for want of room or descriptors."""
         return self._failed.starved()
 
     def forgive(self, queue_id: QueueId) -> None:

@@ -112,10 +112,12 @@ class ResourceAlarms:
             self._return_interval_ms = min(2 * self._return_interval_ms, RETURN_INTERVAL_MAX_MS)
         self._next_return_ms = now_ms + self._return_interval_ms
 
-    def has_room(self, needed_bytes: int, now_ms: int) -> bool:
-        """Look at the disk now: is there no alarm, and so much free?"""
+    def has_room(self, needed_bytes: int, needed_files: int, now_ms: int) -> bool:
+        """Look at the disk now: is there no alarm, so much free, and may so many more files be opened?"""
         self._measure_disk(now_ms)
-        return not self.disk.is_alarmed and self.disk.free_bytes is not None and self.disk.free_bytes >= needed_bytes
+        if self.disk.is_alarmed or self.disk.free_bytes is None or self.disk.free_bytes < needed_bytes:
+            return False
+        return self._probe.can_open_files(needed_files)
 
     def set_memory_watermark(self, watermark: MemoryWatermark, now_ms: int) -> None:
         """Until the node stops."""

@@ -17,6 +17,7 @@ class FakeProbe:
         #: Why the disk cannot be measured, if it cannot.
         self.failure: StorageError | None = None
         self.disk_checks = 0
+        self.free_descriptors = 10**6
         #: What the allocator can give back, and how often it was asked.
         self.returnable_bytes = 0
         self.returns = 0
@@ -29,6 +30,9 @@ class FakeProbe:
         if self.failure is not None:
             raise self.failure
         return self.free_bytes
+
+    def can_open_files(self, count: int) -> bool:
+        return self.free_descriptors >= count
 
     def return_memory(self) -> None:
         self.returns += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 from mmap import mmap
 from pathlib import Path
@@ -13,6 +15,7 @@ from cluster.real_world.system_probe import SystemProbe, memory_group_limits, ra
 from node.errors import StorageError
 from node.store.disk.disk import RealDisk
 from node.store.disk.simulated import SimulatedDisk
+from tests.support.descriptors import open_descriptors
 
 
 def test_used_memory_is_what_is_resident() -> None:
@@ -71,6 +74,23 @@ def test_a_container_sees_its_own_group_at_the_root(tmp_path: Path) -> None:
 
 def test_a_system_without_control_groups_has_no_limits(tmp_path: Path) -> None:
     assert memory_group_limits(tmp_path / "missing", tmp_path) == []
+
+
+def test_the_probe_knows_whether_files_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = SystemProbe(SimulatedDisk(), "/data")
+    nothing, open_file = Path(os.devnull), os.open
+    before = open_descriptors(nothing)
+
+    def refuse_the_fourth(path: str, flags: int) -> int:
+        if path == os.devnull and open_descriptors(nothing) - before == 3:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return open_file(path, flags)
+
+    monkeypatch.setattr(os, "open", refuse_the_fourth)
+    assert probe.can_open_files(3)
+    assert not probe.can_open_files(4)
+    assert open_descriptors(nothing) == before, "it has only tried"
+    probe.close()
 
 
 def test_a_node_may_open_as_many_files_as_the_system_lets_it() -> None:

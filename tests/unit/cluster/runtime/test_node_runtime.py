@@ -24,13 +24,13 @@ from cluster.metadata.errors import NoQuorumError
 from cluster.mirroring.reports import ReportMirrorStalled
 from cluster.raft.config import ProposalRefusedError
 from cluster.runtime import membership
-from cluster.runtime.housekeeping import READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS
+from cluster.runtime.housekeeping import FILES_MIN, READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_role import MasterRole, MirrorRole
 from cluster.sessions.messages import SessionConfirm, SessionCredit, SessionOpen, SessionOpened
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.alarms.registry import Alarm
-from node.errors import ConnectionFailure, DiskFullError, StorageError
+from node.errors import ConnectionFailure, DiskFullError, OpenFilesError, StorageError
 from node.flow.credit import Hop
 from node.ids import ChannelKey, Incarnation, NodeName, QueueId
 from node.queues.backing_queue import Delivery
@@ -496,6 +496,18 @@ async def test_a_copy_that_counts_as_synchronised_is_not_opened_before_the_clust
     await bench.pass_time(3000)
     assert queue_id not in bench.runtime.queues.roles
     assert bench.runtime.queues.starved() == [queue_id]
+
+
+async def test_a_queue_that_found_no_descriptor_is_opened_again_when_there_are_some(bench: RuntimeBench) -> None:
+    bench.log.commit(ClearPolicy("/", "ha"))
+    queue_id = bench.declare()
+    bench.probe.free_descriptors = FILES_MIN - 1
+    bench.runtime.queues.out_of_service(queue_id, OpenFilesError("Too many open files"))
+    await bench.pass_time(5000)
+    assert queue_id not in bench.runtime.queues.roles
+    bench.probe.free_descriptors = FILES_MIN
+    await bench.pass_time(1000)
+    assert isinstance(bench.runtime.queues.roles[queue_id], MasterRole)
 
 
 async def test_a_disk_that_is_broken_is_not_mended_by_room(bench: RuntimeBench) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from cluster.runtime.out_of_service import FAILURE_REPEAT_MS, OutOfService
-from node.errors import DiskFullError, StorageError
+from node.errors import DiskFullError, OpenFilesError, StorageError
 from tests.support.queue_sets import N1, N2, N3, mastership, queue_record
 
 Q = queue_record(7)
 BROKEN, FULL, MISTAKE = StorageError("input/output error"), DiskFullError("no space"), TypeError("of ours")
+TOO_MANY_FILES = OpenFilesError("too many open files")
 
 
 def test_a_broken_disk_damages_and_a_mistake_does_not() -> None:
@@ -22,9 +25,10 @@ def test_a_broken_disk_damages_and_a_mistake_does_not() -> None:
     assert Q.queue_id not in failed
 
 
-def test_for_want_of_room_a_copy_waits_even_when_this_node_has_left_the_record() -> None:
+@pytest.mark.parametrize("want", [FULL, TOO_MANY_FILES], ids=["room", "descriptors"])
+def test_for_want_of_something_a_copy_waits_even_when_this_node_has_left_the_record(want: StorageError) -> None:
     failed = OutOfService(N1)
-    failed.add(Q, mastership(Q, N1, N2), FULL)
+    failed.add(Q, mastership(Q, N1, N2), want)
     failed.left(Q.queue_id)
     assert failed.starved() == [Q.queue_id]
     assert Q.queue_id in failed
