@@ -72,6 +72,7 @@ from cluster.transport.mesh_port import MeshTiming
 from cluster.transport.outbox import OutboxLimits
 from node.amqp.connection import ConnectionLimits
 from node.amqp.server import AmqpServer, AmqpServerConfig
+from node.amqp.server.bounds import ClientBounds, client_bounds
 from node.amqp.server.sockets import Listen
 from node.broker import Broker
 from node.config import NodeConfig
@@ -237,13 +238,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     ending = Ending()
     runtime = _runtime(config, world, incarnation, ending, use)
     broker = _broker(config, world, runtime)
-    connection_numbers = itertools.count(1)
-    clients = ClientService(
-        config.amqp_listener,
-        lambda: _amqp_server(config, world, broker, raft.may_read_clients, connection_numbers),
-        broker,
-        ending,
-    )
+    clients = _clients(config, world, broker, ending, lambda: not config.pauses_minority or raft.may_read_clients())
     runtime.roles.on_access_ended = lambda: clients.access_ended(broker.objection)
     addresses = {NodeName(member.name): str(member.cluster_address) for member in config.members}
     admission = _admission(config, world, runtime, identity, incarnation, ending, joined)
@@ -480,8 +475,28 @@ def _broker(config: NodeConfig, world: World, runtime: NodeRuntime) -> Broker:
     return broker
 
 
+def _clients(
+    config: NodeConfig, world: World, broker: Broker, ending: Ending, may_read: Callable[[], bool]
+) -> ClientService:
+    bounds = client_bounds(world.system.open_files_max)
+    if bounds.shortage:
+        log.warning("%s", bounds.shortage)
+    numbers = itertools.count(1)
+    return ClientService(
+        config.amqp_listener,
+        lambda: _amqp_server(config, world, broker, bounds, may_read, numbers),
+        broker,
+        ending,
+    )
+
+
 def _amqp_server(
-    config: NodeConfig, world: World, broker: Broker, may_read: Callable[[], bool], numbers: Iterator[int]
+    config: NodeConfig,
+    world: World,
+    broker: Broker,
+    bounds: ClientBounds,
+    may_read: Callable[[], bool],
+    numbers: Iterator[int],
 ) -> AmqpServer:
     limits = ConnectionLimits(
         frame_max=config.frame_max_bytes,
@@ -492,12 +507,12 @@ def _amqp_server(
     )
     return AmqpServer(
         broker,
-        AmqpServerConfig(limits),
+        AmqpServerConfig(limits, bounds.connections, bounds.handshakes),
         listen=world.listen,
         chance=world.chance,
         clock=world.clock,
         numbers=numbers,
-        may_read=may_read if config.pauses_minority else lambda: True,
+        may_read=may_read,
     )
 
 

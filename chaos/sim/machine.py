@@ -53,6 +53,8 @@ MEMORY_BYTES = 4 * 1024**3
 USED_MEMORY_BYTES = 100 * 1024**2
 #: More than any run writes.
 DISK_BYTES = 1 << 40
+#: More files and sockets than a node makes use of.
+OPEN_FILES_MAX = 1 << 20
 #: So much passes each time a node looks at its clock, so that slices of work end also where time stands still.
 CLOCK_STEP_S = 2e-6
 
@@ -416,7 +418,7 @@ class Machine:
             disk=self.disk,
             lock=lambda _path: _Lock(),
             probe=self.probe,
-            system=SystemFacts(process.number, "simulated", "3", "simulated"),
+            system=SystemFacts(process.number, "simulated", "3", "simulated", OPEN_FILES_MAX),
             chance=self._chance_of("choices"),
             clock=clock,
             worker=worker,

@@ -6,7 +6,9 @@ import ctypes
 import logging
 import os
 import resource
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import psutil
@@ -120,9 +122,13 @@ def raise_open_files_limit() -> int:
     A queue in use keeps two to six files open and a connection one, while the limit that most systems begin with is
     1,024, for the sake of programs that use ``select``. Ours do not.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):
-        return soft
-    return hard
+    return open_files_limit()
+
+
+def open_files_limit() -> int:
+    """How many files and sockets this process may have open at a time."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft

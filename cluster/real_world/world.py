@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from cluster.composition import World
 from cluster.real_world.data_lock import DataLock
-from cluster.real_world.system_probe import SystemProbe
+from cluster.real_world.system_probe import SystemProbe, open_files_limit
 from cluster.runtime.outside import SystemFacts
 from cluster.transport.grpc_admin_caller import GrpcAdminCaller
 from cluster.transport.grpc_carrier import GrpcCarrier
@@ -52,7 +52,14 @@ def real_world(config: NodeConfig) -> World:
         disk=disk,
         lock=DataLock,
         probe=SystemProbe(disk, str(config.data_dir)),
-        system=SystemFacts(os.getpid(), platform.platform(), platform.python_version(), product_version(), time.time),
+        system=SystemFacts(
+            os.getpid(),
+            platform.platform(),
+            platform.python_version(),
+            product_version(),
+            open_files_limit(),
+            time.time,
+        ),
         chance=random.SystemRandom(),
         clock=time.monotonic,
         worker=ThreadWorker,

@@ -55,5 +55,7 @@ class SystemFacts:
     python_version: str
     #: Of this program.
     version: str
+    #: Files and sockets that this process may have open at a time.
+    open_files_max: int
     #: Seconds since the epoch, for operators to read and for nothing else; ``None``: not known.
     time_of_day: Callable[[], float | None] = lambda: None

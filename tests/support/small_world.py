@@ -102,6 +102,10 @@ class LoneCaller:
     async def close(self) -> None: ...
 
 
+#: More than a node can make use of.
+OPEN_FILES_MAX = 1 << 20
+
+
 class SmallWorld:
     """Everything round one node, through its starts. `world` is what the next start gets."""
 
@@ -117,7 +121,7 @@ class SmallWorld:
             disk=self.disk,
             lock=Lock,
             probe=self.probe,
-            system=SystemFacts(1, "Linux", "3.12.1", "0.1.0"),
+            system=SystemFacts(1, "Linux", "3.12.1", "0.1.0", OPEN_FILES_MAX),
             chance=Random(seed),
             clock=lambda: 0.0,
             worker=self.make_worker,

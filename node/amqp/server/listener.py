@@ -18,6 +18,7 @@ from typing import Any
 from node.amqp.connection import ConnectionLimits
 from node.amqp.login_throttle import LoginThrottle
 from node.amqp.ports import BrokerPort
+from node.amqp.server.bounds import CONNECTIONS_MAX, HANDSHAKES_MAX
 from node.amqp.server.connection import ConnectionShell
 from node.amqp.server.listing import ConnectionListing
 from node.amqp.server.sockets import Listen, Listener
@@ -30,11 +31,6 @@ log = logging.getLogger(__name__)
 TICK_INTERVAL_S = 0.25
 #: RabbitMQ's listen backlog.
 BACKLOG = 128
-#: A connection costs a descriptor and some tens of kilobytes; this stays below the usual limit of descriptors.
-CONNECTIONS_MAX = 50_000
-#: Of these so many may be in their handshake, strangers among them: more than come back at once after a failover, and
-#: in memory some tens of megabytes.
-HANDSHAKES_MAX = 2048
 STOP_TIMEOUT_S = 10.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from cluster.composition import Node, compose_node
 from node.amqp.connection import ConnectionState
 from node.amqp.frames import PROTOCOL_HEADER
+from node.amqp.server.bounds import client_bounds
 from tests.support.amqp_frames import publish_bytes
 from tests.support.server_client import Basic, Channel, Client, Connection, Queue
 from tests.support.small_world import SmallWorld, small_config
@@ -70,6 +72,32 @@ async def farewell(client: Client) -> tuple[int | None, str] | None:
         return None
     await client.send(Connection.CloseOk(), channel=0)
     return closes[0].reply_code, closes[0].reply_text
+
+
+async def test_a_node_lets_in_as_many_clients_as_its_descriptors_allow(caplog: pytest.LogCaptureFixture) -> None:
+    small = WorldWithClients()
+    small.world = replace(small.world, system=replace(small.world.system, open_files_max=64))
+    bounds = client_bounds(64)
+    node = compose_node(small_config(), small.world)
+    await (await node.start())
+    assert caplog.messages.count(bounds.shortage) == 1, "said at the start, once"
+
+    strangers = [Client(cast(Any, small)) for _ in range(bounds.handshakes + 1)]
+    await strangers[0].settle()
+    assert [client.transport.is_closed for client in strangers] == [True] + [False] * bounds.handshakes
+    for client in strangers:
+        client.transport.abort()
+    await strangers[0].settle()
+
+    for _ in range(bounds.connections):
+        await entered(small, "guest", "/")
+    too_many = Client(cast(Any, small))
+    assert too_many.transport.is_closed
+    assert caplog.text.count("refused: there are too many connections") == 1
+    assert [client.transport.is_closed for client in small.clients] == [False] * bounds.connections
+    for client in small.clients:
+        client.transport.abort()
+    await node.close()
 
 
 async def test_the_connections_of_a_deleted_user_are_closed_and_no_others(node: Node, small: WorldWithClients) -> None:

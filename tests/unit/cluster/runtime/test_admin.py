@@ -86,7 +86,7 @@ def node_admin(
         cast(Any, clients),
         lambda: None,
         FakeProbe(),
-        SystemFacts(1, "Linux", "3.12.1", version),
+        SystemFacts(1, "Linux", "3.12.1", version, 1 << 20),
         Random(1),
         cast(Any, SimpleNamespace(document=dict)),
     )
