@@ -174,7 +174,9 @@ class NodeAdmin:
     async def sync_queue(self, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
         queue, record = self._mirrored_queue(vhost, name)
         if record.master != self._runtime.node:
-            async for progress in self._peers.sync_queue(record.master, vhost, name):
+            master, queue_id = record.master, queue.queue_id
+            watched = self._peers.sync_queue(master, vhost, name, lambda: self._is_mastered(queue_id, name, master))
+            async for progress in watched:
                 yield progress
             return
         role = self._master_role(queue)
@@ -184,8 +186,7 @@ class NodeAdmin:
             current = self._state.masterships.get(queue.queue_id)
             if current is None or set(current.synchronised) == set(current.mirrors):
                 break
-            if current.master != self._runtime.node:
-                raise AdminRefused(ExitCode.TEMPORARY, f"queue '{name}' has moved to {current.master}: ask again")
+            self._is_mastered(queue.queue_id, name, self._runtime.node)
             if self._runtime.queues.roles.get(queue.queue_id) is not role:  # it was elsewhere, or is out of service
                 raise AdminRefused(ExitCode.TEMPORARY, f"queue '{name}' has changed its master: ask again")
             running = role.mirrored.sync_progress()
@@ -196,6 +197,17 @@ class NodeAdmin:
             await asyncio.sleep(SYNC_PROGRESS_INTERVAL_S)
         ready = role.mirrored.ready
         yield SyncProgress(ready, ready, is_finished=True)
+
+    def _is_mastered(self, queue_id: QueueId, name: str, node: NodeName) -> bool:
+        """False if the queue is deleted. Raises `AdminRefused` if another node is its master now, or none."""
+        record = self._state.masterships.get(queue_id)
+        if record is None:
+            return False
+        if record.is_down:
+            raise _queue_down(name)
+        if record.master != node:
+            raise AdminRefused(ExitCode.TEMPORARY, f"queue '{name}' has moved to {record.master}: ask again")
+        return True
 
     async def cancel_sync_queue(self, vhost: str, name: str) -> None:
         queue, record = self._mirrored_queue(vhost, name)
@@ -500,7 +512,7 @@ class NodeAdmin:
         if not record.mirrors and (policy is None or "ha-mode" not in policy.definition):
             raise AdminRefused(ExitCode.SOFTWARE, f"queue '{name}' in vhost '{vhost}' is not mirrored (not_mirrored)")
         if record.is_down:
-            raise AdminRefused(ExitCode.TEMPORARY, f"queue '{name}' is down: no live node may act as its master")
+            raise _queue_down(name)
         return queue, record
 
     def _master_role(self, queue: QueueRecord) -> MasterRole:
@@ -508,6 +520,10 @@ class NodeAdmin:
         if not isinstance(role, MasterRole):
             raise AdminRefused(ExitCode.TEMPORARY, f"queue '{queue.name}' is changing its master: ask again")
         return role
+
+
+def _queue_down(name: str) -> AdminRefused:
+    return AdminRefused(ExitCode.TEMPORARY, f"queue '{name}' is down: no live node may act as its master")
 
 
 def _is_selected(record: MastershipRecord, selection: QueueSelection, node: NodeName) -> bool:

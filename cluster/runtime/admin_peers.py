@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from cluster.transport.admin_caller import AdminCaller
-from cluster.transport.admin_port import AdminRefused, ExitCode, SyncProgress, Table
+from cluster.transport.admin_port import AdminRefused, ExitCode, SyncProgress, Table, WrongCookie
 from node.ids import NodeName, QueueId
 from node.throttled_log import ThrottledLog
 
 log = logging.getLogger(__name__)
 
+#: How often who waits for a master looks whether it still is one.
+WATCH_INTERVAL_S = 0.2
 #: A listing must not hang on one node: its rows stay empty instead.
 PEER_TIMEOUT_S = 5.0
 #: Who asks for the status of a cluster wants to know which nodes run: a frozen one must not keep him from it.
@@ -81,8 +83,41 @@ class AdminPeers:
             log.info("%s did not answer HeldCopies: %s", node, refusal.message)
             return None
 
-    def sync_queue(self, node: NodeName, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
-        return self._caller.sync_queue(self._address_of(node), vhost, name)
+    def sync_queue(
+        self, node: NodeName, vhost: str, name: str, is_there: Callable[[], bool]
+    ) -> AsyncIterator[SyncProgress]:
+        """See `AdminPort.sync_queue`; ``node`` is the queue's master. While it says nothing ``is_there`` is asked now
+        and then whether it still is: nobody waits for a node that has lost the queue. False, or what it raises
+        (`AdminRefused`), is the end."""
+        return _while_there(node, name, self._caller.sync_queue(self._address_of(node), vhost, name), is_there)
 
     async def cancel_sync_queue(self, node: NodeName, vhost: str, name: str) -> None:
         await self._caller.cancel_sync_queue(self._address_of(node), vhost, name, timeout_s=PEER_TIMEOUT_S)
+
+
+async def _while_there(
+    node: NodeName, name: str, reports: AsyncIterator[SyncProgress], is_there: Callable[[], bool]
+) -> AsyncIterator[SyncProgress]:
+    while True:
+        coming = asyncio.ensure_future(_next(reports))
+        try:
+            while not (await asyncio.wait((coming,), timeout=WATCH_INTERVAL_S))[0]:
+                if not is_there():
+                    return
+            report = coming.result()
+        except WrongCookie:
+            raise
+        except AdminRefused as refusal:
+            if refusal.exit_code is not ExitCode.UNAVAILABLE:
+                raise
+            text = f"{node}, the master of queue '{name}', does not answer any more: ask again ({refusal.message})"
+            raise AdminRefused(ExitCode.TEMPORARY, text) from None
+        finally:
+            coming.cancel()
+        if report is None:
+            return
+        yield report
+
+
+async def _next(reports: AsyncIterator[SyncProgress]) -> SyncProgress | None:
+    return await anext(reports, None)

@@ -20,8 +20,9 @@ async def watch(admin: AdminPort) -> None:
         pass
 
 
-def begin_to_watch(lab: Lab) -> asyncio.Task[None]:
-    """Two copies on n1 and n3 are complete, that on n2 is being filled, and somebody looks on at n1."""
+def begin_to_watch(lab: Lab, at: str = "n1") -> asyncio.Task[None]:
+    """Two copies on n1 and n3 are complete, that on n2 is being filled, and somebody looks on, at the master n1 or at
+    another node, which asks n1."""
     lab.found()
     lab.set_policy("n1", {"ha-mode": "all", "ha-sync-mode": "manual", "ha-sync-batch-size": 1})
     lab.declare("n1", "q")
@@ -33,7 +34,7 @@ def begin_to_watch(lab: Lab) -> asyncio.Task[None]:
     lab.until_converged()
     lab.cluster.slow_link("n1", "n2", SLOWNESS)
     lab.cluster.slow_link("n3", "n2", SLOWNESS)
-    watching = lab.begin_to_ask("n1", watch)
+    watching = lab.begin_to_ask(at, watch)
     lab.pass_time(0.03)
     assert not watching.done()
     return watching
@@ -57,5 +58,19 @@ def test_who_watches_is_told_when_the_master_was_elsewhere_in_between(lab: Lab) 
     assert not watching.done()
     lab.pass_time(5)
     with pytest.raises(AdminRefused, match=r"queue 'q' has changed its master: ask again") as caught:
+        watching.result()
+    assert caught.value.exit_code is ExitCode.TEMPORARY
+
+
+def test_who_watches_elsewhere_is_told_when_the_master_stands_still_and_the_queue_goes_on(lab: Lab) -> None:
+    """Nobody hangs up: the process is stopped, its sockets live."""
+    watching = begin_to_watch(lab, at="n3")
+    lab.cluster.pause("n1")
+    lab.pass_time(15)
+    record = lab.record("n3", "q")
+    assert record is not None
+    assert record.master == "n3"
+    assert watching.done()
+    with pytest.raises(AdminRefused, match=r"queue 'q' has moved to n3: ask again") as caught:
         watching.result()
     assert caught.value.exit_code is ExitCode.TEMPORARY

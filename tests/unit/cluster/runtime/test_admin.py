@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from cluster.cli.reports import cluster_status_text
-from cluster.metadata.commands import Command, ForcePromote, NodeUp, Request, RequestId
+from cluster.metadata.commands import ChangeTopology, Command, ForcePromote, NodeUp, Request, RequestId
 from cluster.metadata.errors import (
     NodeStillUpError,
     NoQuorumError,
@@ -28,13 +28,14 @@ from cluster.raft.config import ProposalRefusedError
 from cluster.runtime.admin import NodeAdmin
 from cluster.runtime.outside import SystemFacts
 from cluster.runtime.standing import Hindrance, Pause
-from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, exit_code_of
+from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, exit_code_of
 from node.amqp.server.listing import ConnectionListing
 from node.auth import UserDirectory
 from node.config import build_config, parse_settings
 from node.errors import StorageError, WarrenError
 from node.ids import Incarnation, NodeName
-from tests.support.metadata_state import StateUnderTest
+from node.topology.commands import DeleteQueue
+from tests.support.metadata_state import StateUnderTest, mirrored
 from tests.support.resources import FakeProbe
 
 POLICY = PolicyRecord("/", "ha", "^", {"ha-mode": "all"}, 0, "queues")
@@ -337,6 +338,45 @@ async def test_a_change_is_given_up_when_the_node_finds_itself_without_a_quorum(
     group.consensus.pause = NO_QUORUM
     with pytest.raises(AdminRefused, match=r"no quorum.*it is not known whether the change will be made"):
         await asking
+
+
+class SilentPeers:
+    """The master has taken the command, and says nothing any more; whoever waits for it looks at the queue."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+        self.is_there: Callable[[], bool] = lambda: True
+
+    async def sync_queue(
+        self, node: NodeName, vhost: str, name: str, is_there: Callable[[], bool]
+    ) -> AsyncIterator[SyncProgress]:
+        self.asked.append((node, vhost, name))
+        self.is_there = is_there
+        yield SyncProgress(1, 2, is_finished=False)
+
+
+async def test_who_waits_for_the_master_of_a_queue_looks_whether_it_still_is() -> None:
+    cluster = mirrored()
+    peers = SilentPeers()
+    group = RefusingGroup(NoQuorumError("nothing is to be decided"), cluster.state)
+    admin = node_admin(SimpleNamespace(metadata=group, node=NodeName("n2")), peers)
+    assert [each async for each in admin.sync_queue("/", "q")] == [SyncProgress(1, 2, is_finished=False)]
+    assert peers.asked == [("n1", "/", "q")]
+    assert peers.is_there()
+    cluster.down("n1")
+    with pytest.raises(AdminRefused) as caught:
+        peers.is_there()
+    assert (caught.value.exit_code, caught.value.message) == (
+        ExitCode.TEMPORARY,
+        "queue 'q' has moved to n2: ask again",
+    )
+    cluster.down("n3")
+    cluster.down("n2")
+    with pytest.raises(AdminRefused, match="queue 'q' is down: no live node may act as its master") as caught:
+        peers.is_there()
+    assert caught.value.exit_code is ExitCode.TEMPORARY
+    cluster.apply(ChangeTopology(DeleteQueue("/", "q", cluster.record().queue_id), NodeName("n2")))
+    assert not peers.is_there()
 
 
 def connection(name: str, alarmed_ms: int | None) -> ConnectionListing:
