@@ -65,5 +65,9 @@ def real_world(config: NodeConfig) -> World:
         worker=ThreadWorker,
         listen=listen_on_sockets,
         carrier=GrpcCarrier(tls),
-        admin_caller=GrpcAdminCaller(config.cluster_cookie, None if tls is None else tls.channel),
+        admin_caller=GrpcAdminCaller(
+            config.cluster_cookie,
+            None if tls is None else tls.channel,
+            silence_timeout_ms=config.cluster_silence_timeout_ms,
+        ),
     )

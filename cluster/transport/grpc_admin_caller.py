@@ -14,20 +14,32 @@ import grpc.aio
 from cluster.transport import admin_codec as codec
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
 from cluster.transport.admin_proof import CHALLENGE_TIMEOUT_S, NONCE_BYTES
+from cluster.transport.grpc_silence import silence_options
 from cluster.transport.turns import in_turns
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminStub
 from node.ids import QueueId
 
+#: What nodes are configured with by default (``cluster.silence_timeout_ms``).
+SILENCE_TIMEOUT_MS = 5000
+
 
 class GrpcAdminCaller:
     """Implements `cluster.transport.admin_caller.AdminCaller`. ``cookie`` is what the nodes ask for.
 
-    ``channel_credentials`` secures the connections (TLS); without them they are plain.
+    ``channel_credentials`` secures the connections (TLS); without them they are plain. Whoever is silent for
+    ``silence_timeout_ms`` while something is asked is gone: also what has no time limit ends when a machine vanishes.
     """
 
-    def __init__(self, cookie: str, channel_credentials: grpc.ChannelCredentials | None = None) -> None:
+    def __init__(
+        self,
+        cookie: str,
+        channel_credentials: grpc.ChannelCredentials | None = None,
+        *,
+        silence_timeout_ms: int = SILENCE_TIMEOUT_MS,
+    ) -> None:
         self._channel_credentials = channel_credentials
+        self._options = (*codec.CHANNEL_OPTIONS, *silence_options(silence_timeout_ms))
         self._cookie = cookie.encode()
         self._channels: dict[str, grpc.aio.Channel] = {}
 
@@ -96,9 +108,9 @@ class GrpcAdminCaller:
         if channel is None:
             credentials = self._channel_credentials
             if credentials is None:
-                channel = grpc.aio.insecure_channel(address, codec.CHANNEL_OPTIONS)
+                channel = grpc.aio.insecure_channel(address, self._options)
             else:
-                channel = grpc.aio.secure_channel(address, credentials, codec.CHANNEL_OPTIONS)
+                channel = grpc.aio.secure_channel(address, credentials, self._options)
             self._channels[address] = channel
         return AdminStub(channel)
 

@@ -1,8 +1,8 @@
 """The mesh over gRPC: one channel per connection, one bidirectional call per stream, beside the admin service.
 
 Each connection has a channel (and so a TCP connection) of its own: a pool shared between channels would let a new
-link inherit the backoff, or the break, of the old one. Silence is found by gRPC's keepalive: a ping after a third of
-the timeout, and the rest of it to wait for the answer.
+link inherit the backoff, or the break, of the old one. Silence is found by gRPC's keepalive
+(`cluster.transport.grpc_silence`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from cluster.transport.carrier import (
     StreamBroken,
     StreamKind,
 )
+from cluster.transport.grpc_silence import silence_options
 from cluster.transport.grpc_tls import TlsCredentials
 from cluster.transport.probe import bind_failure, probe
 
@@ -158,15 +159,10 @@ def _broken(error: Exception) -> StreamBroken:
 
 
 def _options(silence_timeout_ms: int) -> list[tuple[str, Any]]:
-    ping_after_ms = max(1, silence_timeout_ms // 3)
-    answer_within_ms = max(1, silence_timeout_ms - silence_timeout_ms // 3)
     return [
         ("grpc.max_receive_message_length", LARGEST_FRAME_BYTES),
-        ("grpc.keepalive_time_ms", ping_after_ms),
-        ("grpc.keepalive_timeout_ms", answer_within_ms),
-        ("grpc.http2.ping_timeout_ms", answer_within_ms),
+        *silence_options(silence_timeout_ms),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 100),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.so_reuseport", 0),

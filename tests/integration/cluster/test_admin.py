@@ -26,6 +26,7 @@ from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.errors import ChannelError
 from tests.support.admin_caller_contract import COOKIE, AdminCallerContract, Office
 from tests.support.recording_port import LISTED, RecordingPort
+from tests.support.relays import Relays
 
 pytestmark = pytest.mark.integration
 
@@ -273,6 +274,31 @@ async def test_no_node_is_exit_code_69() -> None:
 def test_a_table_reads_as_dicts() -> None:
     rows: Sequence[Mapping[str, Any]] = LISTED.as_dicts()
     assert rows[0] == {"name": "q", "messages": 3, "arguments": {"x-max-length": 5}}
+
+
+async def test_who_asks_a_node_that_vanishes_is_told_in_bounded_time() -> None:
+    """A synchronisation has no time limit, and a machine without power hangs up on nobody."""
+    carrier, port = GrpcCarrier(), RecordingPort()
+
+    async def no_streams(kind: StreamKind, stream: IncomingStream) -> None: ...
+
+    async def begin(vhost: str, name: str) -> AsyncIterator[SyncProgress]:
+        yield SyncProgress(1, 2, is_finished=False)
+        await asyncio.Event().wait()
+
+    port.sync_queue = begin  # type: ignore[method-assign]
+    number = await carrier.serve("127.0.0.1:0", no_streams, silence_timeout_ms=6000, admin=AdminEndpoint(port, COOKIE))
+    relays = Relays({"n1": "127.0.0.1:1", "n2": f"127.0.0.1:{number}"})
+    caller = GrpcAdminCaller(COOKIE, silence_timeout_ms=300)
+    reports = caller.sync_queue(relays.address("n1", "n2"), "/", "q")
+    assert await anext(reports) == SyncProgress(1, 2, is_finished=False)
+    relays.cut("n1", "n2")
+    with pytest.raises(AdminRefused) as caught:
+        await anext(reports)
+    assert caught.value.exit_code is ExitCode.UNAVAILABLE
+    await caller.close()
+    relays.close()
+    await carrier.stop()
 
 
 class TestGrpcAdminCaller(AdminCallerContract):
