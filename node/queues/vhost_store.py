@@ -114,7 +114,8 @@ class VhostStore:
         self._open: dict[QueueId, LocalReplica] = {}
         #: Open queues that called for a flush.
         self._unflushed: dict[QueueId, None] = {}
-        #: Queues that were open once, until their files are deleted.
+        #: Queues whose opening was begun once, until their files are deleted: not all that these refer to need be
+        #: counted any more.
         self._known: set[QueueId] = set()
         store_directory = f"{self.directory}/msg_store_persistent"
         try:
@@ -279,12 +280,13 @@ class VhostStore:
             on_closed=lambda: self._closed(queue_id),
             version=version,
             short_files=self._disk.short_files_in(directory),
+            is_reopened=queue_id in self._known,
             progress=progress,
         )
+        self._known.add(queue_id)
         yield from storage.opening()
         self._disk.acknowledge(directory)
         queue = self._open[queue_id] = LocalReplica(storage, self._group_commit, self._config)
-        self._known.add(queue_id)
         if is_compared:
             try:
                 yield from queue.warm_all()
@@ -319,9 +321,10 @@ class VhostStore:
         if not self._disk.exists(directory):
             self._known.discard(queue_id)
             return
-        # The files of a queue that failed do not know all acks, whose references were given back: what it still has is
-        # counted at the next scan.
+        # The files of a queue that failed do not know all acks, whose references were given back.
         is_exact = queue_id not in self._known or self._disk.exists(f"{directory}/{TERMS_NAME}")
+        if not is_exact:
+            self._stores.persistent.count_anew()
         self._deletions.take(directory, self._release if is_exact else no_references, is_durable=True)
         self._known.discard(queue_id)
 

@@ -92,9 +92,12 @@ class QueueStorage:
         on_closed: Callable[[], None],
         version: int | None = None,
         short_files: Sequence[ShortFile] = (),
+        is_reopened: bool = False,
         progress: Progress = lambda _done, _total: None,
     ) -> None:
-        """``version`` of the index; ``None``: as configured. ``short_files`` of this queue have lost durable bytes."""
+        """``version`` of the index; ``None``: as configured. ``short_files`` of this queue have lost durable bytes.
+        ``is_reopened``: its files were opened before since the references of the shared store were counted.
+        """
         self._disk = disk
         self._directory = directory
         self._stub = stub
@@ -124,6 +127,7 @@ class QueueStorage:
         #: Generation of the group commit with which the directory's name and the stub become durable.
         self._named_generation = 0
         self._short_files = short_files
+        self._is_reopened = is_reopened
 
     def opening(self) -> Steps[None]:
         """Create what is needed, or recover what is there. Raises `StorageError` if the disk refuses."""
@@ -255,12 +259,24 @@ class QueueStorage:
         is_damaged = bool(self._stores.persistent.recovery.corrupt)
         if isinstance(index, QueueIndexV1):
             recovered = yield from recover_v1(
-                index, report, terms, store_is_damaged=is_damaged, progress=self._progress
+                index,
+                report,
+                terms,
+                store_is_damaged=is_damaged,
+                is_reopened=self._is_reopened,
+                progress=self._progress,
             )
         else:
             recovered = yield from recover_v2(
-                index, report, terms, store_is_damaged=is_damaged, progress=self._progress
+                index,
+                report,
+                terms,
+                store_is_damaged=is_damaged,
+                is_reopened=self._is_reopened,
+                progress=self._progress,
             )
+        if self._is_reopened and not report.clean:
+            self._stores.persistent.count_anew()
         merged = dict(self.origins)
         for origin, msg_id in recovered.origins.items():
             merged[origin] = max(msg_id, merged.get(origin, msg_id))

@@ -10,7 +10,9 @@ reference; taking a reference away changes the tables only and leaves garbage in
 
 **Nothing on disk counts references.** The queue indexes do: after a crash they are counted (``references``), and a
 record that no slot names is garbage. So an ack costs this store no write, and no order between the index's write and
-the store's is needed: both belong to one generation of the group commit.
+the store's is needed: both belong to one generation of the group commit. Nobody counts when one queue alone is opened
+anew, after it was closed with acks that no file has: its references were given back. It takes one more for each entry
+that it finds (`retain`), and has the next start count (`count_anew`).
 
 **Garbage** is reclaimed by `maintain`, one bounded step per call: files without valid data are deleted, the others
 compacted (`node.store.shared.compaction.compaction`) in one of two ways: `node.store.shared.compaction.merging` copies,
@@ -107,6 +109,8 @@ class MessageStore:
         self._compactor = Compactor(self._files, self._table, config.compaction)
         #: The first error of a write; afterwards only reads are served.
         self.failure: StorageError | None = None
+        #: Some messages have references that nobody will give back.
+        self._is_to_be_counted = False
         #: What opening found.
         self.recovery = StoreRecovery()
         if is_transient:
@@ -219,6 +223,15 @@ class MessageStore:
             add(msg_id, number, offset, size, references)
             taken += [msg_id] * references
 
+    def retain(self, msg_id: MsgId) -> bool:
+        """Take one more reference to a message; false if it is not here."""
+        return self._table.retain(msg_id)
+
+    def count_anew(self) -> None:
+        """More references were taken than will be given back, so there may be garbage that passes for none: the next
+        start shall find out."""
+        self._is_to_be_counted = True
+
     def release(self, msg_id: MsgId) -> None:
         """Give one reference back; with the last one the message is garbage. Raises `KeyError` if it is unknown."""
         location = self._table.release(msg_id)
@@ -325,8 +338,8 @@ class MessageStore:
         )
 
     def close(self) -> None:
-        """Make everything durable, leave the tables for a clean start, close the files. Raises `StorageError`; the next
-        start scans then."""
+        """Make everything durable, leave the tables for a clean start, close the files. The next start scans if this
+        raises `StorageError`, and if it is to count anew."""
         files = self._files
         if files.is_transient or files.has_failed_sync:
             self.abandon()
@@ -341,7 +354,8 @@ class MessageStore:
         files.close()
         while files.delete_one_empty():
             pass
-        write_clean_tables(files, self._table)
+        if not self._is_to_be_counted:
+            write_clean_tables(files, self._table)
 
     def abandon(self) -> None:
         """Close the files as they are: nobody needs them any more, or a sync of them has failed."""

@@ -17,7 +17,8 @@ REFERENCES_PER_STEP = 2048
 
 
 class SharedStore(Protocol):
-    """A key-value store from msg_id to envelope that counts references. All but `contains` raise `StorageError`."""
+    """A key-value store from msg_id to envelope that counts references. All but `contains` and
+    `retain` raise `StorageError`."""
 
     def write_batch(self, items: Sequence[tuple[MsgId, bytes]]) -> None:
         """Take one reference to each message, and write those that are new."""
@@ -30,6 +31,9 @@ class SharedStore(Protocol):
 
     def contains(self, msg_id: MsgId) -> bool:
         """True if the message is here."""
+
+    def retain(self, msg_id: MsgId) -> bool:
+        """Take one reference more to a message; false if it is not here."""
 
 
 def release_references(stores: Mapping[bool, SharedStore], references: Iterable[tuple[bool, MsgId]]) -> None:

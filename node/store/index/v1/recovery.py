@@ -53,19 +53,21 @@ def recover_v1(
     terms: bytes | None,
     *,
     store_is_damaged: bool,
+    is_reopened: bool = False,
     progress: Progress = lambda _done, _total: None,
 ) -> Steps[RecoveredIndex]:
     """Fill a new index from its files.
 
     ``terms``: what `QueueIndexV1.terms` gave at a clean stop; with them nothing is scanned, and the report does not
     know the bytes of the bodies. ``store_is_damaged``: the shared store lost something, so that a missing message is
-    damage. ``progress`` is told of each segment of a scan. Raises `StorageError` if the disk refuses; damage is
+    damage. ``is_reopened``: references of what is found may have been given back since they were counted, so each entry
+    takes one more. ``progress`` is told of each segment of a scan. Raises `StorageError` if the disk refuses; damage is
     reported, not raised.
     """
     if terms is not None and _recover_clean(index, report, terms):
         return RecoveredIndex(index.live_entries.end_seq_id, {})
     report.clean = False
-    recovery = _DirtyRecovery(index, report, store_is_damaged)
+    recovery = _DirtyRecovery(index, report, store_is_damaged, is_reopened)
     end_seq_id = yield from recovery.run(progress)
     return RecoveredIndex(end_seq_id, recovery.origins)
 
@@ -100,8 +102,11 @@ def _recover_clean(index: QueueIndexV1, report: RecoveryReport, terms: bytes) ->
 class _DirtyRecovery:
     """One pass over all files of one queue after a crash."""
 
-    def __init__(self, index: QueueIndexV1, report: RecoveryReport, store_is_damaged: bool) -> None:
+    def __init__(self, index: QueueIndexV1, report: RecoveryReport, store_is_damaged: bool, is_reopened: bool) -> None:
         self._index = index
+        store = index.live_entries.stores[True]
+        #: Whether the shared store has the message of an entry.
+        self._holds = store.retain if is_reopened else store.contains
         self._disk = index.files.disk
         self._directory = index.files.directory
         self._report = report
@@ -228,7 +233,7 @@ class _DirtyRecovery:
         if not entry.persistent:
             self._report.transient += 1
             return False
-        if entry.is_shared and not self._index.live_entries.stores[True].contains(entry.msg_id):
+        if entry.is_shared and not self._holds(entry.msg_id):
             if self._store_is_damaged:
                 self._report.damaged(
                     f"{self._directory}: seq id {entry.seq_id}: message {entry.msg_id.hex()} is not in the shared store"
