@@ -96,6 +96,12 @@ class MemorySharedStore:
     def contains(self, msg_id: MsgId) -> bool:
         return msg_id in self.messages
 
+    def retain(self, msg_id: MsgId) -> bool:
+        if msg_id not in self.messages:
+            return False
+        self.references[msg_id] += 1
+        return True
+
     def restarted(self, group_commit: GroupCommit, references: Counter[MsgId]) -> MemorySharedStore:
         """This store after a start: only what is durable and named."""
         store = MemorySharedStore(group_commit)
