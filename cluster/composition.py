@@ -485,7 +485,7 @@ def _clients(
     return ClientService(
         config.amqp_listener,
         lambda: _amqp_server(config, world, broker, bounds, may_read, numbers),
-        broker,
+        broker.delete_abandoned_queues,
         ending,
     )
 

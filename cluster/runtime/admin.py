@@ -175,7 +175,7 @@ class NodeAdmin:
         queue, record = self._mirrored_queue(vhost, name)
         if record.master != self._runtime.node:
             master, queue_id = record.master, queue.queue_id
-            watched = self._peers.sync_queue(master, vhost, name, lambda: self._is_mastered(queue_id, name, master))
+            watched = self._peers.sync_queue(master, vhost, name, lambda: self._is_to_be_synced(queue_id, name, master))
             async for progress in watched:
                 yield progress
             return
@@ -183,28 +183,29 @@ class NodeAdmin:
         role.mirrored.start_sync()
         self._runtime.queues.touch(queue.queue_id)
         while True:
-            current = self._state.masterships.get(queue.queue_id)
-            if current is None or set(current.synchronised) == set(current.mirrors):
+            if not self._is_to_be_synced(queue.queue_id, name, self._runtime.node):
                 break
-            self._is_mastered(queue.queue_id, name, self._runtime.node)
             if self._runtime.queues.roles.get(queue.queue_id) is not role:  # it was elsewhere, or is out of service
                 raise AdminRefused(ExitCode.TEMPORARY, f"queue '{name}' has changed its master: ask again")
             running = role.mirrored.sync_progress()
             if running is not None:
                 yield SyncProgress(running.synced, running.total, is_finished=False)
             elif not role.mirrored.is_sync_wanted:
-                break  # cancelled
+                raise AdminRefused(ExitCode.TEMPORARY, f"the synchronisation of queue '{name}' was cancelled")
             await asyncio.sleep(SYNC_PROGRESS_INTERVAL_S)
         ready = role.mirrored.ready
         yield SyncProgress(ready, ready, is_finished=True)
 
-    def _is_mastered(self, queue_id: QueueId, name: str, node: NodeName) -> bool:
-        """False if the queue is deleted. Raises `AdminRefused` if another node is its master now, or none."""
+    def _is_to_be_synced(self, queue_id: QueueId, name: str, node: NodeName) -> bool:
+        """False if all mirrors are synchronised. Raises `AdminRefused` if another node is the master now, or none, or
+        the queue is gone."""
         record = self._state.masterships.get(queue_id)
         if record is None:
-            return False
+            raise AdminRefused(ExitCode.DATA, f"queue '{name}' was deleted meanwhile")
         if record.is_down:
             raise _queue_down(name)
+        if set(record.synchronised) == set(record.mirrors):
+            return False
         if record.master != node:
             raise AdminRefused(ExitCode.TEMPORARY, f"queue '{name}' has moved to {record.master}: ask again")
         return True

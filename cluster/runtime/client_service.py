@@ -11,7 +11,8 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from cluster.runtime.ending import Ending
@@ -23,8 +24,8 @@ from node.errors import ConfigError, WarrenError
 
 log = logging.getLogger(__name__)
 
-#: Until abandoned queues are looked for again.
-SWEEP_AFTER_S = 5.0
+#: How often queues are looked for that connections have left behind.
+SWEEP_EVERY_S = 10.0
 
 
 class ClientServer(Protocol):
@@ -45,16 +46,6 @@ class ClientServer(Protocol):
     def connections(self) -> Sequence[ConnectionListing]: ...
 
 
-class ExclusiveQueues(Protocol):
-    """Those whose connections ended while nothing could be decided, or not in time (`node.broker.broker.Broker`)."""
-
-    #: There are some.
-    on_abandoned: Callable[[], None]
-
-    async def delete_abandoned_queues(self) -> None:
-        """Raises `WarrenError` if nothing can be decided."""
-
-
 class ClientService:
     """See the top of this module."""
 
@@ -62,13 +53,13 @@ class ClientService:
         self,
         address: Address,
         make_server: Callable[[], ClientServer],
-        queues: ExclusiveQueues,
+        delete_abandoned_queues: Callable[[], Awaitable[None]],
         ending: Ending,
     ) -> None:
+        """``delete_abandoned_queues``: exclusive ones that their connections have left behind."""
         self._address = address
         self._make_server = make_server
-        self._queues = queues
-        queues.on_abandoned = self._queues_abandoned
+        self._delete_abandoned_queues = delete_abandoned_queues
         self._ending = ending
         self._server: ClientServer | None = None
         #: One change at a time.
@@ -76,8 +67,6 @@ class ClientService:
         self._may_serve = False
         self._is_serving = False
         self._tasks: dict[asyncio.Task[None], None] = {}
-        #: Abandoned queues are yet to be looked for, in a task.
-        self._is_sweep_due = self._is_sweeping = False
 
     @property
     def is_serving(self) -> bool:
@@ -101,6 +90,7 @@ class ClientService:
     async def open(self, pause: Pause | None) -> None:
         """This node has its roles: serve, now or when the pause has ended. Raises `ConfigError`."""
         self._may_serve = True
+        self._spawn(self._sweep())
         if pause is None:
             await self._serve()
 
@@ -117,22 +107,12 @@ class ClientService:
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
-    def _queues_abandoned(self) -> None:
-        self._is_sweep_due = True
-        if not self._is_sweeping and not self._ending.is_requested:
-            self._is_sweeping = True
-            self._spawn(self._sweep())
-
     async def _sweep(self) -> None:
-        """Delete abandoned queues, again and again until it was possible."""
-        while self._is_sweep_due:
-            self._is_sweep_due = False
-            await asyncio.sleep(SWEEP_AFTER_S)
-            try:
-                await self._queues.delete_abandoned_queues()
-            except WarrenError:
-                self._is_sweep_due = True
-        self._is_sweeping = False
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            if self._is_serving:
+                with suppress(WarrenError):  # the next time, then
+                    await self._delete_abandoned_queues()
 
     async def stop(self) -> None:
         """Close all connections and the listener, for good. Nobody is let in while the last connections end."""
@@ -166,7 +146,7 @@ class ClientService:
             return  # `open` serves when this node is ready
         try:
             await self._serve()
-            await self._queues.delete_abandoned_queues()
+            await self._delete_abandoned_queues()
         except ConfigError as error:
             self._ending.fail(str(error), exit_code_of(error))
         except WarrenError as error:

@@ -10,8 +10,10 @@ nobody began to consume, so whenever it comes about, the deletion is what was as
 sealed within the call that took the consumer away, so nobody sees it without. A consumer whose node is merely cut off
 will be attached again; so will those of all nodes after a change of masters. Then the queue is looked at again when
 every node that counts as up could have done so, and deleted if there still is no consumer. That there ever was one
-is committed before the first one begins (`note_consumer`): those who had it may all be gone with one machine, and a
-master that knows nothing of it would keep the queue for ever, like one that nobody has consumed yet.
+is committed before the first one hears of it (`note_consumer`): those who had it may all be gone with one machine, and
+a master that knows nothing of it would keep the queue for ever, like one that nobody has consumed yet. It is not
+committed before the master has taken the consumer: one that was refused was none, and a queue that nobody has consumed
+is not to go.
 """
 
 from __future__ import annotations
@@ -74,8 +76,9 @@ class QueueDeletions:
     # --- auto-delete ---
 
     async def note_consumer(self, queue: QueueRecord) -> None:
-        """An auto-delete queue is about to have a consumer: every later master is to know. Costs a commit once in the
-        life of a queue; none of an exclusive one, which goes with its connection. Raises `ConnectionFailure`.
+        """An auto-delete queue has a consumer, who is about to hear so: every later master is to know. Costs a commit
+        once in the life of a queue; none of an exclusive one, which goes with its connection. Raises
+        `ConnectionFailure`.
 
         While a member does not know the command only this node and the queue's master know, as before it was there."""
         command = NoteConsumer(queue.vhost, queue.name, queue.queue_id)

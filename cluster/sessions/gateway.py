@@ -54,7 +54,7 @@ class ClusterGateway:
         """``clock`` (seconds) goes on within a turn of the loop, in which so many sessions at most are opened over a
         new link."""
         self._loop = loop
-        #: Awaited before an auto-delete queue gets a consumer.
+        #: Awaited before a client hears that it consumes from an auto-delete queue.
         self.note_consumer: Callable[[QueueRecord], Awaitable[None]] | None = None
         self._queue_record = queue_record
         self._entry = entry = Entry(
@@ -100,10 +100,11 @@ class ClusterGateway:
     # --- questions ---
 
     async def consume(self, channel: ChannelKey, queue_id: QueueId, spec: ConsumerSpec) -> None:
+        await self._ask(channel, queue_id, Question("consume", consumer=spec))
         queue = self._queue_record(queue_id)
         if queue is not None and queue.auto_delete and self.note_consumer is not None:
+            # It hears nothing before that: should the queue and this node be lost now, there was none.
             await self.note_consumer(queue)
-        await self._ask(channel, queue_id, Question("consume", consumer=spec))
         # Our caller goes on within this turn, and tells its client.
         self._loop.call_soon(self._entry.consumer_started, queue_id, ConsumerKey(channel, spec.consumer_tag))
 

@@ -45,11 +45,7 @@ class Broker:
     ) -> None:
         self.flow = flow or FlowControl()
         self.router = Router(catalogue.topology, alternate_exchange)
-        self.parts = BrokerParts(
-            node, catalogue, authenticator, gateway, self.router, self.flow, random_bytes, self._abandoned
-        )
-        #: `delete_abandoned_queues` has something to do.
-        self.on_abandoned: Callable[[], None] = lambda: None
+        self.parts = BrokerParts(node, catalogue, authenticator, gateway, self.router, self.flow, random_bytes)
         #: Open connections by a number of their own.
         self.connections: dict[int, Connection] = {}
         #: Why publishers are blocked; empty when they are not.
@@ -84,13 +80,11 @@ class Broker:
     def server_properties(self) -> Mapping[str, Any]:
         return self._properties
 
-    def _abandoned(self) -> None:
-        self.on_abandoned()
-
     async def delete_abandoned_queues(self) -> None:
-        """Delete exclusive queues whose connection ended while the deletion could not be agreed on, or not in time.
+        """Delete exclusive queues whose connection ended while the deletion could not be agreed on, or not in time, or
+        which were declared later than that: what was proposed may be decided when nobody waits for it any more.
 
-        To be called when agreement is possible again. Raises `AmqpError` if it is not.
+        To be called now and then. Raises `AmqpError` if nothing can be agreed on.
         """
         living = {connection.id for connection in self.connections.values()}
         abandoned = [

@@ -234,18 +234,12 @@ class Definitions:
         await self._delete_exclusive(names)
 
     async def _delete_exclusive(self, names: Sequence[str]) -> None:
-        """Whatever is left, also when this is cancelled, is said to be."""
-        is_done = False
-        try:
-            for start in range(0, len(names), DELETED_AT_ONCE):
-                found = [self._topology.queue(self._vhost, name) for name in names[start : start + DELETED_AT_ONCE]]
-                ours = [queue for queue in found if queue is not None and queue.exclusive_owner == self._owner]
-                deletions = [DeleteQueue(queue.vhost, queue.name, queue.queue_id) for queue in ours]
-                refusals = [refusal for refusal in await self._catalogue.submit_all(deletions) if refusal is not None]
-                if refusals:
-                    log.warning("exclusive queues of a closed connection stay for now: %s", refusals[0])
+        """What is left, also when this is cancelled, is looked for by `Broker.delete_abandoned_queues`."""
+        for start in range(0, len(names), DELETED_AT_ONCE):
+            found = [self._topology.queue(self._vhost, name) for name in names[start : start + DELETED_AT_ONCE]]
+            ours = [queue for queue in found if queue is not None and queue.exclusive_owner == self._owner]
+            deletions = [DeleteQueue(queue.vhost, queue.name, queue.queue_id) for queue in ours]
+            for refusal in await self._catalogue.submit_all(deletions):
+                if refusal is not None:
+                    log.warning("exclusive queues of a closed connection stay for now: %s", refusal)
                     return
-            is_done = True
-        finally:
-            if not is_done:
-                self._parts.abandoned()

@@ -26,5 +26,3 @@ class BrokerParts:
     flow: FlowControl
     #: So many unpredictable bytes (message origins, names and identities).
     random_bytes: Callable[[int], bytes]
-    #: Says that exclusive queues of a connection that has ended are still there.
-    abandoned: Callable[[], None]

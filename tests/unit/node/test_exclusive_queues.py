@@ -72,7 +72,7 @@ async def test_exclusive_queues_are_deleted_side_by_side_and_what_is_left_of_the
     owner = bench.client()
     for number in range(8):
         await owner.declare(f"q{number}", exclusive=True)
-    submit, is_over = bench.catalogue.submit, asyncio.Event()
+    submit = bench.catalogue.submit
     begun: list[str] = []
 
     async def slowly(command: DeleteQueue) -> object:
@@ -83,13 +83,12 @@ async def test_exclusive_queues_are_deleted_side_by_side_and_what_is_left_of_the
 
     with monkeypatch.context() as patch:
         patch.setattr(bench.catalogue, "submit", slowly)
-        bench.broker.on_abandoned = is_over.set
         closing = asyncio.ensure_future(owner.connection.close())
         for _ in range(10):
             await asyncio.sleep(0)
         assert begun == [f"q{number}" for number in range(6)]
         closing.cancel()
-        await is_over.wait()
+        await asyncio.wait([closing])
     assert [queue.name for queue in bench.catalogue.topology.queues("/")] == ["q3", "q4", "q5", "q6", "q7"]
     await bench.broker.delete_abandoned_queues()
     assert list(bench.catalogue.topology.queues("/")) == []

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from cluster.cli.reports import cluster_status_text
-from cluster.metadata.commands import ChangeTopology, Command, ForcePromote, NodeUp, Request, RequestId
+from cluster.metadata.commands import ChangeTopology, Command, ForcePromote, MoveMaster, NodeUp, Request, RequestId
 from cluster.metadata.errors import (
     NodeStillUpError,
     NoQuorumError,
@@ -35,7 +35,7 @@ from node.config import build_config, parse_settings
 from node.errors import StorageError, WarrenError
 from node.ids import Incarnation, NodeName
 from node.topology.commands import DeleteQueue
-from tests.support.metadata_state import StateUnderTest, mirrored
+from tests.support.metadata_state import N2, N3, StateUnderTest, synchronised, unsynchronised
 from tests.support.resources import FakeProbe
 
 POLICY = PolicyRecord("/", "ha", "^", {"ha-mode": "all"}, 0, "queues")
@@ -356,7 +356,7 @@ class SilentPeers:
 
 
 async def test_who_waits_for_the_master_of_a_queue_looks_whether_it_still_is() -> None:
-    cluster = mirrored()
+    cluster = unsynchronised()
     peers = SilentPeers()
     group = RefusingGroup(NoQuorumError("nothing is to be decided"), cluster.state)
     admin = node_admin(SimpleNamespace(metadata=group, node=NodeName("n2")), peers)
@@ -376,6 +376,25 @@ async def test_who_waits_for_the_master_of_a_queue_looks_whether_it_still_is() -
         peers.is_there()
     assert caught.value.exit_code is ExitCode.TEMPORARY
     cluster.apply(ChangeTopology(DeleteQueue("/", "q", cluster.record().queue_id), NodeName("n2")))
+    with pytest.raises(AdminRefused, match="queue 'q' was deleted meanwhile") as caught:
+        peers.is_there()
+    assert caught.value.exit_code is ExitCode.DATA
+
+
+async def test_a_queue_that_moves_when_its_mirrors_are_synchronised_is_what_was_waited_for() -> None:
+    """As a policy may have it that names nodes."""
+    cluster = unsynchronised()
+    peers = SilentPeers()
+    group = RefusingGroup(NoQuorumError("nothing is to be decided"), cluster.state)
+    admin = node_admin(SimpleNamespace(metadata=group, node=NodeName("n2")), peers)
+    async for _ in admin.sync_queue("/", "q"):
+        pass
+    assert peers.is_there()
+    for node in (N2, N3):
+        synchronised(cluster, node)
+    assert not peers.is_there()
+    cluster.apply(MoveMaster(cluster.record().queue_id, cluster.record().epoch, N2))
+    assert cluster.record().master == "n2"
     assert not peers.is_there()
 
 

@@ -62,14 +62,13 @@ class Bench:
         self.ending = Ending()
         self.deletions = 0
         self.refusal: ConnectionFailure | None = None
-        self.on_abandoned: Callable[[], None] = lambda: None
-        self.service = ClientService(ADDRESS, self.make_server, self, self.ending)
+        self.service = ClientService(ADDRESS, self.make_server, self.delete_abandoned, self.ending)
 
     def make_server(self) -> Server:
         self.servers.append(Server(self.failure))
         return self.servers[-1]
 
-    async def delete_abandoned_queues(self) -> None:
+    async def delete_abandoned(self) -> None:
         self.deletions += 1
         if self.refusal is not None:
             raise self.refusal
@@ -214,23 +213,16 @@ async def test_a_node_that_went_on_serving_deletes_abandoned_queues_when_the_clu
     assert (bench.running(), bench.deletions) == ([True], 1)
 
 
-async def test_abandoned_queues_are_looked_for_until_they_could_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection ended while the group had no leader, and nobody pauses for that."""
-    monkeypatch.setattr("cluster.runtime.client_service.SWEEP_AFTER_S", 0)
+async def test_abandoned_queues_are_looked_for_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One may be decided when its connection has ended long ago, and nobody has paused meanwhile."""
+    monkeypatch.setattr("cluster.runtime.client_service.SWEEP_EVERY_S", 0)
     bench = Bench()
-    await bench.service.open(None)
     bench.refusal = ConnectionFailure(541, "not decided in time")
-    bench.on_abandoned()
-    bench.on_abandoned()
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert (tried := bench.deletions) > 1
-    bench.refusal = None
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert bench.deletions == tried + 1
-    bench.on_abandoned()
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert bench.deletions == tried + 2
+    await bench.service.open(None)
+    looked: list[int] = []
+    for _ in range(3):
+        for _ in range(10):
+            await asyncio.sleep(0)
+        looked.append(bench.deletions)
+    assert 0 < looked[0] < looked[1] < looked[2], "also if nothing could be decided"
     await bench.service.stop()

@@ -1,0 +1,40 @@
+"""An auto-delete queue that nobody has ever consumed stays, with all that was confirmed, though somebody was refused as
+its consumer while its node was down."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaos.sim.client import Channel, ClosedError
+from cluster.metadata.commands import ChangeTopology
+from node.ids import NodeName
+from node.topology.commands import DeclareQueue
+from tests.support.sim_lab import Lab
+
+COUNT = 20
+
+
+@pytest.mark.parametrize("is_tried", [False, True])
+@pytest.mark.parametrize("is_orderly", [False, True])
+def test_a_consumer_that_was_refused_was_none(founded_lab: Lab, is_tried: bool, is_orderly: bool) -> None:
+    lab = founded_lab
+    lab.change("n2", ChangeTopology(DeclareQueue("/", "q", durable=True, auto_delete=True), NodeName("n2")))
+    lab.until_converged()
+    lab.publish("n2", "q", COUNT)
+    if is_orderly:
+        lab.cluster.stop("n2")
+    else:
+        lab.cluster.kill("n2")
+    lab.pass_time(10)
+    if is_tried:
+
+        async def consume(channel: Channel) -> None:
+            await channel.consume("q", "t")
+
+        with pytest.raises(ClosedError, match="404"):
+            lab.use_channel("n1", consume)
+    lab.start("n2")
+    lab.pass_time(20)
+    topology = lab.cluster.nodes["n1"].runtime.metadata.state.topology
+    assert topology.queue("/", "q") is not None
+    assert lab.ready("n1", "q") == COUNT
