@@ -99,7 +99,7 @@ class World:
     chance: Random
     #: Seconds, going on within a turn of the loop.
     clock: Callable[[], float]
-    #: A new worker, by the name of its thread.
+    #: A new worker, by the name of its thread. Raises `StorageError` if there can be none.
     worker: Callable[[str], Worker]
     #: For AMQP clients.
     listen: Listen

@@ -20,20 +20,39 @@ from cluster.transport.grpc_carrier import GrpcCarrier
 from cluster.transport.grpc_tls import read_tls
 from node.amqp.server.sockets import listen_on_sockets
 from node.config import NodeConfig
+from node.errors import StorageError
 from node.store.disk.disk import RealDisk
 
 
 class ThreadWorker:
-    """`cluster.runtime.outside.Worker`: a thread of its own."""
+    """`cluster.runtime.outside.Worker`: a thread of its own, which is there from the beginning."""
 
     def __init__(self, name: str) -> None:
+        """Raises `StorageError` if the system has no thread left."""
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        try:
+            self._executor.submit(_nothing)  # starts it
+        except RuntimeError as error:
+            raise StorageError(
+                f'the thread "{name}" cannot be started ({error}): this user has as many threads as it may (`ulimit '
+                "-u`), or this service (TasksMax of systemd, pids.max of a container), or there is no memory for it"
+            ) from error
 
     def run(self, job: Callable[[], None]) -> asyncio.Future[None]:
-        return asyncio.get_running_loop().run_in_executor(self._executor, job)
+        loop = asyncio.get_running_loop()
+        try:
+            return loop.run_in_executor(self._executor, job)
+        except Exception as error:
+            refused: asyncio.Future[None] = loop.create_future()
+            refused.set_exception(error)
+            return refused
 
     def close(self) -> None:
         self._executor.shutdown()
+
+
+def _nothing() -> None:
+    """The first job of a thread."""
 
 
 def product_version() -> str:

@@ -15,7 +15,8 @@ class Worker(Protocol):
     """Carries out one job at a time, beside the loop: what would block it."""
 
     def run(self, job: Callable[[], None]) -> asyncio.Future[None]:
-        """Begin ``job``, or have it wait for those before it. The future ends with it, also with what it raises."""
+        """Begin ``job``, or have it wait for those before it. The future ends with it, also with what it raises, or
+        with what hinders it to begin; this call does not raise."""
 
     def close(self) -> None:
         """Take no further job, and wait for those that were given."""

@@ -42,9 +42,10 @@ class Bench:
         self.durable: list[int] = []
         self.failures: list[StorageError] = []
         self.changed = asyncio.Event()
+        self.worker = ThreadWorker("sync")
         self.thread = SyncThread(
             asyncio.get_running_loop(),
-            ThreadWorker("sync"),
+            self.worker,
             self.group_commit,
             self.flush,
             self.on_durable,
@@ -211,3 +212,13 @@ async def test_after_the_stop_nothing_more_is_flushed(bench: Bench) -> None:
     asyncio.get_running_loop().call_later(FLUSH_AGAIN_S, is_over.set)
     await is_over.wait()
     assert pieces.left == 2, "whoever stops the thread closes the files"
+
+
+async def test_a_round_that_no_thread_takes_has_failed(bench: Bench) -> None:
+    bench.worker.close()
+    bench.write()
+    await bench.change()
+    assert [str(error) for error in bench.failures] == [
+        "a sync failed: RuntimeError('cannot schedule new futures after shutdown')"
+    ]
+    assert bench.group_commit.failure is bench.failures[0]
