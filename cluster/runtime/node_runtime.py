@@ -153,6 +153,7 @@ class NodeRuntime:
         self.deletions = QueueDeletions(self.node, self.metadata, self.queues, self.background, self._cut_off_nodes)
         self.queues.on_deletion_open = self.deletions.settle
         files.on_vhost_wanted = self.queues.open_vhost
+        files.is_vhost_awaited = self.queues.awaits_vhost
         self._join_channels(surroundings)
         self._join_parts(surroundings)
 

@@ -51,6 +51,8 @@ class NodeQueueFiles:
         self.on_queue_changed: Callable[[QueueId], None] = lambda _queue_id: None
         #: Told of a vhost that must be opened, though nobody opens a queue of it (set like the other).
         self.on_vhost_wanted: Callable[[str], None] = lambda _vhost: None
+        #: Whether a vhost, or a queue of it, is being opened (set like the others): it is not given up meanwhile.
+        self.is_vhost_awaited: Callable[[str], bool] = lambda _vhost: False
         self._vhosts: dict[str, VhostStore] = {}
         #: Queues to be deleted when their vhost is open.
         self._to_delete: dict[str, dict[QueueId, None]] = {}
@@ -109,6 +111,10 @@ class NodeQueueFiles:
         if store is not None and not store.is_open:
             store.give_up_opening()
 
+    def vhost_exists(self, vhost: str) -> None:
+        """Queues of this vhost are to be opened while it is on its way: it was made anew, if it was deleted before."""
+        self._gone.pop(vhost, None)
+
     def queue_opening(
         self,
         queue: QueueRecord,
@@ -166,7 +172,7 @@ class NodeQueueFiles:
     def _give_up_gone(self) -> None:
         for vhost in list(self._gone):
             store = self._vhosts[vhost]
-            if not store.is_idle:
+            if not store.is_idle or self.is_vhost_awaited(vhost):
                 continue
             del self._gone[vhost], self._vhosts[vhost]
             self._urgent.pop(vhost, None)

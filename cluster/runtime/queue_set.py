@@ -108,7 +108,7 @@ class QueueSet:
         #: What queues have yet to hear of links; mostly empty.
         self._unheard = self._link_news.pending
         self._recoveries = Recoveries(files, run_job, call_soon, clock)
-        self.open_vhost = self._recoveries.open_vhost
+        self.open_vhost, self.awaits_vhost = self._recoveries.open_vhost, self._recoveries.awaits
         #: Queues that are being opened, and what for; no record: the last one did not name this node any more.
         self._opening: dict[QueueId, tuple[QueueRecord, MastershipRecord | None]] = {}
         #: Of which a `follow` is under way: who called it goes on when it returns.

@@ -52,6 +52,9 @@ class OpenedInSteps(Protocol):
     def vhost_failed(self, vhost: str) -> None:
         """Going through it came to nothing: the next attempt begins anew."""
 
+    def vhost_exists(self, vhost: str) -> None:
+        """Queues of this vhost are to be opened while it is on its way: it was made anew, if it was deleted before."""
+
     def queue_opening(
         self,
         queue: QueueRecord,
@@ -133,15 +136,15 @@ class Recoveries:
         item = self._queues[queue.queue_id] = _Queue(queue, index_version, on_opened, is_compared=is_compared)
         self.open_vhost(queue.vhost)
         if queue.vhost not in self._vhosts and self._is_known(item):
-            if item.steps is None:
-                self._prepare(item)
-            if len(self._begun) < BEGUN_MAX:
+            is_prepared = item.steps is not None or self._prepare(item)
+            if is_prepared and len(self._begun) < BEGUN_MAX:
                 self._go_on(item, STEPS_AT_ONCE)
         self._schedule()
 
     def open_vhost(self, vhost: str) -> None:
         """Open the shared store of a vhost, if it is not open."""
         if vhost in self._vhosts:
+            self._files.vhost_exists(vhost)
             return
         try:
             steps = self._files.vhost_opening(vhost)
@@ -168,6 +171,10 @@ class Recoveries:
         self._ready.clear()
         self._vhosts.clear()  # the storage closes them
 
+    def awaits(self, vhost: str) -> bool:
+        """True if this vhost, or a queue of it, is on its way."""
+        return vhost in self._vhosts or any(item.queue.vhost == vhost for item in self._queues.values())
+
     def __contains__(self, queue_id: QueueId) -> bool:
         return queue_id in self._queues
 
@@ -180,14 +187,20 @@ class Recoveries:
 
     # --- the work ---
 
-    def _prepare(self, item: _Queue) -> None:
-        item.steps = self._files.queue_opening(
-            item.queue, item.index_version, item.progressed, is_compared=item.is_compared
-        )
-        with suppress(StorageError):
-            item.file_count = self._files.queue_file_count(item.queue)
+    def _prepare(self, item: _Queue) -> bool:
+        """False if that came to nothing."""
+        try:
+            with suppress(StorageError):
+                item.file_count = self._files.queue_file_count(item.queue)
+            item.steps = self._files.queue_opening(
+                item.queue, item.index_version, item.progressed, is_compared=item.is_compared
+            )
+        except Exception as error:
+            self._finished(item, error)
+            return False
         self._ready_count += 1
         heappush(self._ready, (item.file_count, self._ready_count, item))
+        return True
 
     def _schedule(self) -> None:
         if not self._is_scheduled and self._choose() is not None:
@@ -231,8 +244,7 @@ class Recoveries:
     def _step(self, item: _Vhost | _Queue, error: BaseException | None) -> bool:
         """``error``: of the job before. False if there is no further step."""
         if isinstance(item, _Queue) and item.steps is None:
-            self._prepare(item)
-            return True
+            return self._prepare(item)
         steps = item.steps
         assert steps is not None, "what was prepared has steps"
         if isinstance(item, _Queue):
@@ -266,7 +278,8 @@ class Recoveries:
 
     def _finished(self, item: _Vhost | _Queue, result: object) -> None:
         if isinstance(item, _Queue):
-            del self._queues[item.queue.queue_id], self._begun[item.queue.queue_id]
+            del self._queues[item.queue.queue_id]
+            self._begun.pop(item.queue.queue_id, None)
             assert isinstance(result, LocalReplica | Exception), "an opening ends with a queue or an error"
             item.on_opened(result)
             return

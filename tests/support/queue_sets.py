@@ -118,6 +118,7 @@ class QueueSetNode:
         )
         self.files.on_queue_changed = self.queues.touch
         self.files.on_vhost_wanted = self.queues.open_vhost
+        self.files.is_vhost_awaited = self.queues.awaits_vhost
 
     def clock(self) -> float:
         """Seconds; each look at it costs as many as the test says."""

@@ -378,3 +378,72 @@ def test_a_deletion_in_a_vhost_that_is_not_open_yet_waits_for_it() -> None:
     assert node.role(SMALL) == "master"
     assert node.process(SMALL).drain() == []
     assert CLIENT.node == N1
+
+
+def node_with_garbage() -> QueueSetNode:
+    """It runs again after a crash; its queue is deleted, and the shared store still has what that had."""
+    node = QueueSetNetwork(N1)[N1]
+    node.queues.follow(Q, mastership(Q, N1))
+    messages = [make_message(number, body=bytes(5000)) for number in range(100)]
+    node.process(Q).publish(CLIENT, messages, list(range(100)))
+    node.sync()
+    node.queues.queue_deleted(Q)
+    for _ in range(20):
+        node.files.maintain(0)
+        node.sync()
+    crash(node)
+    return node
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_vhost_that_is_made_anew_while_its_shared_store_is_being_opened_serves_its_queues(turns: int) -> None:
+    node = node_with_garbage()
+    node.queues.follow(SMALL, mastership(SMALL, N1))
+    for _ in range(turns):
+        one_turn(node)
+    node.queues.queue_deleted(SMALL)
+    node.files.vhosts_are([])
+    new = queue_record(10)
+    node.queues.follow(new, mastership(new, N1))
+    for _ in range(20):
+        node.files.maintain(0)
+        node.sync()
+        one_turn(node)
+    node.publish(new, 1, 5)
+    assert node.depth(new) == 5
+    assert node.failed == []
+    node.files.check_invariants()
+
+
+def test_a_vhost_that_is_deleted_while_its_shared_store_is_being_opened_goes() -> None:
+    node = node_with_garbage()
+    node.queues.follow(SMALL, mastership(SMALL, N1))
+    node.queues.queue_deleted(SMALL)
+    node.files.vhosts_are([])
+    node.turn()
+    for _ in range(20):
+        node.files.maintain(0)
+        node.sync()
+    assert list(node.disk.snapshot()) == []
+
+
+def test_a_mistake_while_a_queue_is_looked_at_takes_only_this_queue_out_of_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = crashed_node()
+    look = NodeQueueFiles.queue_file_count
+
+    def mistaken(files: NodeQueueFiles, queue: QueueRecord) -> int:
+        if queue == SMALL:
+            raise KeyError(queue.vhost)
+        return look(files, queue)
+
+    monkeypatch.setattr(NodeQueueFiles, "queue_file_count", mistaken)
+    for queue in (SMALL, Q):
+        node.queues.follow(queue, mastership(queue, N1))
+    node.turn()
+    late = queue_record(10)
+    node.queues.follow(late, mastership(late, N1))
+    assert node.failed == [mastership(SMALL, N1)]
+    assert is_master(node)
+    assert node.role(late) == "master"
