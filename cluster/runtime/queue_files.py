@@ -105,11 +105,14 @@ class NodeQueueFiles:
 
     def vhost_failed(self, vhost: str) -> None:
         """Going through its opening came to nothing: the next attempt begins anew."""
+        is_gone = vhost in self._gone
         store = self._vhosts.pop(vhost, None)
         self._urgent.pop(vhost, None)
         self._gone.pop(vhost, None)
         if store is not None and not store.is_open:
             store.give_up_opening()
+            if is_gone:
+                self._remove(vhost, store)
 
     def vhost_exists(self, vhost: str) -> None:
         """Queues of this vhost are to be opened while it is on its way: it was made anew, if it was deleted before."""
@@ -172,15 +175,23 @@ class NodeQueueFiles:
     def _give_up_gone(self) -> None:
         for vhost in list(self._gone):
             store = self._vhosts[vhost]
-            if not store.is_idle or self.is_vhost_awaited(vhost):
+            if store.is_open != store.is_idle or self.is_vhost_awaited(vhost):
                 continue
             del self._gone[vhost], self._vhosts[vhost]
             self._urgent.pop(vhost, None)
-            store.abandon()
-            try:
-                self._removals.take(store.directory)
-            except StorageError as error:
-                log.error("the files of vhost %s, which no longer exists, stay on the disk: %s", vhost, error)
+            if store.is_open:
+                store.abandon()
+            else:
+                store.give_up_opening()
+            self._remove(vhost, store)
+
+    def _remove(self, vhost: str, store: VhostStore) -> None:
+        """The files of a vhost that no longer exists, and of which nothing is open."""
+        self._to_delete.pop(vhost, None)
+        try:
+            self._removals.take(store.directory)
+        except StorageError as error:
+            log.error("the files of vhost %s, which no longer exists, stay on the disk: %s", vhost, error)
 
     def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> Pieces[None]:
         """Queues of these vhosts, and other vhosts, that were deleted while this node was away. Raises
@@ -194,6 +205,10 @@ class NodeQueueFiles:
                 log.info("%s no longer exists in the cluster: its files are deleted", name)
                 self._delete_when_open(vhost, [queue_id])
                 yield
+            if not store.is_open and store.has_leftovers():
+                # Perhaps no queue of it ever comes here: then nobody else would reclaim that.
+                self.on_vhost_wanted(vhost)
+                yield
 
     def _delete_when_open(self, vhost: str, queue_ids: Sequence[QueueId]) -> None:
         """References of a queue are given back to the shared store, so that must have counted them. (After a crash in
@@ -204,7 +219,8 @@ class NodeQueueFiles:
                 store.delete_queue_directory(queue_id)
         elif queue_ids:
             self._to_delete.setdefault(vhost, {}).update(dict.fromkeys(queue_ids))
-            self.on_vhost_wanted(vhost)
+            if vhost not in self._gone:
+                self.on_vhost_wanted(vhost)
 
     @staticmethod
     def _delete(store: VhostStore, queue_id: QueueId) -> None:

@@ -35,6 +35,7 @@ from node.store.index.index import Progress
 from node.store.index.v1.scan import references_in_pieces_v1
 from node.store.index.v2.scan import references_in_pieces_v2
 from node.store.queue_storage import TERMS_NAME, QueueStorage, SharedStores, Stub, read_stub
+from node.store.shared.clean_tables import TABLES_NAME
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
 from node.store.shared.msg_store import MessageStore, MessageStoreStatus
@@ -117,9 +118,10 @@ class VhostStore:
         #: Queues whose opening was begun once, until their files are deleted: not all that these refer to need be
         #: counted any more.
         self._known: set[QueueId] = set()
-        store_directory = f"{self.directory}/msg_store_persistent"
+        self._persistent_directory = f"{self.directory}/msg_store_persistent"
+        self._transient_directory = f"{self.directory}/msg_store_transient"
         try:
-            disk.mkdir(store_directory)
+            disk.mkdir(self._persistent_directory)
             self._deletions = Deletions(disk, self.directory, group_commit)
             self._config = self._agree(data_directory, config)
         except BaseException:
@@ -128,7 +130,7 @@ class VhostStore:
         #: Made by the steps of the opening.
         self._stores: SharedStores
         #: To be gone through by whoever did not want the store to open at once.
-        self.opening: Steps[None] = self._opening_steps(store_directory)
+        self.opening: Steps[None] = self._opening_steps(self._persistent_directory)
         #: Queues may be opened.
         self.is_open = False
         if opens_at_once:
@@ -150,9 +152,8 @@ class VhostStore:
                 f"shared store of vhost {self._vhost}, bytes", done, total
             ),
         )
-        transient_directory = f"{self.directory}/msg_store_transient"
         transient = MessageStore(
-            self._disk, transient_directory, self._group_commit, self._config, {}, is_transient=True
+            self._disk, self._transient_directory, self._group_commit, self._config, {}, is_transient=True
         )
         self._stores = SharedStores(persistent, transient)
         yield from persistent.opening
@@ -425,6 +426,12 @@ class VhostStore:
     def shared_status(self) -> MessageStoreStatus:
         """Figures of the shared store of persistent messages."""
         return self._stores.persistent.status()
+
+    def has_leftovers(self) -> bool:
+        """True if there is something to be reclaimed, or may be, once it is open: of deleted queues, or in the shared
+        stores. Raises `StorageError`."""
+        names = (self._disk.list(self._persistent_directory), self._disk.list(self._transient_directory))
+        return bool(self._deletions) or any(name != TABLES_NAME for name in chain(*names))
 
     @property
     def is_idle(self) -> bool:

@@ -155,7 +155,9 @@ class MessageStore:
             recovery.messages = len(table)
             remove_temporary_files(files)
         last = max(files.summaries, default=-1)
-        if last >= 0 and not files.summaries[last].is_frozen and files.handle(last).size < files.size_limit_bytes:
+        # One that is nothing but garbage is not continued: nobody may write here for long, and it can go.
+        is_used = last >= 0 and files.summaries[last].valid_bytes > 0
+        if is_used and not files.summaries[last].is_frozen and files.handle(last).size < files.size_limit_bytes:
             files.current = last
         for number in files.summaries:
             files.look_at(number)

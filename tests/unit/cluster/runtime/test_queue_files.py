@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from cluster.runtime.queue_files import STEPS_PER_OTHER, NodeQueueFiles, recovery_text
 from node.errors import StorageError
 from node.ids import QueueId
+from node.pieces import at_once
 from node.queues.vhost_store import VhostStore, vhost_directory
 from node.store.disk.disk import DiskFile, RealDisk
 from node.store.disk.group_commit import GroupCommit
@@ -21,6 +23,7 @@ from node.store.disk.simulated import CrashStyle, SimulatedDisk
 from node.store.index.index import RecoveryReport
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
+from node.store.steps import run_through
 from node.topology.records import QueueRecord
 from tests.support.descriptors import open_descriptors
 from tests.support.messages import publications
@@ -293,6 +296,94 @@ def test_a_vhost_that_cannot_be_removed_is_told_of_and_stays(
     monkeypatch.undo()
     node.files.vhosts_are([])
     work_on(node)
+    assert paths_of(node, "/") == []
+
+
+def start_without_queues(node: Files, on_vhost_wanted: Callable[[str], None] | None = None) -> None:
+    """A clean restart; the cluster has the vhost "/", and no queue of it has a copy here."""
+    node.files.close()
+    node.group_commit = GroupCommit()
+    node.files = NodeQueueFiles(node.disk, DATA_DIRECTORY, node.group_commit, StoreConfig(), lambda: 0.0)
+
+    def open_vhost(vhost: str) -> None:
+        steps = node.files.vhost_opening(vhost)
+        if steps is not None:
+            run_through(steps)
+
+    node.files.on_vhost_wanted = on_vhost_wanted or open_vhost
+    at_once(node.files.delete_unknown(["/"], []))
+
+
+@pytest.mark.parametrize("is_crowded", [False, True], ids=["one queue", "queues that take several steps"])
+def test_what_is_left_of_deleted_queues_goes_though_no_queue_comes_to_the_vhost(is_crowded: bool) -> None:
+    node = Files()
+    node.fill()
+    node.queue.publish(publications(20, 50, body=bytes(100_000)))
+    run_sync_round(node.group_commit)
+    others = [replace(RECORD, queue_id=QueueId(100 + number)) for number in range(20 if is_crowded else 0)]
+    for queue in [open_at_once(node.files, record) for record in others]:
+        queue.terminate()
+    node.queue.terminate()
+    for record in (RECORD, *others):
+        node.files.delete_queue(record)
+    start_without_queues(node)
+    for _ in range(40):
+        node.tick()
+        node.files.reclaim()
+        run_sync_round(node.group_commit)
+    left = {path: len(content) for path, content in node.disk.snapshot().items()}
+    assert not [path for path in left if "/deleting/" in path]
+    assert not [path for path in left if path.endswith(".rdq")]
+    wanted: list[str] = []
+    start_without_queues(node, wanted.append)
+    assert wanted == [], "nothing is left to be done"
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_a_deleted_vhost_that_nobody_opens_goes_unless_it_is_awaited(is_awaited: bool) -> None:
+    node = Files()
+    node.fill()
+    node.queue.delete()
+    work_on(node)
+    node.files.close()
+    node.group_commit = GroupCommit()
+    node.files = NodeQueueFiles(node.disk, DATA_DIRECTORY, node.group_commit, StoreConfig(), lambda: 0.0)
+    handles = node.disk.open_handles
+    at_once(node.files.delete_unknown(["/"], []))
+    node.files.is_vhost_awaited = lambda _vhost: is_awaited
+    node.files.vhosts_are([])
+    work_on(node)
+    assert bool(paths_of(node, "/")) == is_awaited
+    assert is_awaited or node.disk.open_handles == handles
+
+
+def test_a_deleted_vhost_goes_whose_opening_fails() -> None:
+    node = Files()
+    node.fill()
+    node.files.close()
+    node.group_commit = GroupCommit()
+    node.files = NodeQueueFiles(node.disk, DATA_DIRECTORY, node.group_commit, StoreConfig(), lambda: 0.0)
+    assert node.files.vhost_opening("/") is not None
+    node.files.vhosts_are([])
+    node.files.vhost_failed("/")
+    work_on(node)
+    assert paths_of(node, "/") == []
+
+
+def test_no_vhost_is_opened_to_delete_a_queue_of_it_when_it_is_deleted_itself() -> None:
+    node = Files()
+    node.fill()
+    node.files.close()
+    node.group_commit = GroupCommit()
+    node.files = NodeQueueFiles(node.disk, DATA_DIRECTORY, node.group_commit, StoreConfig(), lambda: 0.0)
+    wanted: list[str] = []
+    node.files.on_vhost_wanted = wanted.append
+    at_once(node.files.delete_unknown(["/"], [RECORD.queue_id]))
+    wanted.clear()
+    node.files.vhosts_are([])
+    node.files.delete_queue(RECORD)
+    work_on(node)
+    assert wanted == []
     assert paths_of(node, "/") == []
 
 
