@@ -2,7 +2,8 @@
 
 One round at a time. Whoever wrote and waits for durability calls `SyncThread.request`; at the end of that turn of the
 loop the buffers are flushed and a round begins, and everybody who writes while it runs shares the next one, which
-begins the moment this one ends. A failed sync is final (see `node.store.disk.group_commit`).
+begins the moment this one ends. A failed sync is final (see `node.store.disk.group_commit`). A round that finds no
+descriptor goes on a little later, and until then nothing is durable: it is waited for like a full disk.
 
 A flush writes a bounded piece of what is collected. If nobody waits for that piece there is no round, and the next
 piece follows a little later.
@@ -11,14 +12,19 @@ piece follows a little later.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from cluster.runtime.outside import Worker
-from node.errors import StorageError
+from node.errors import OpenFilesError, StorageError
 from node.store.disk.group_commit import GroupCommit, SyncRound
+
+log = logging.getLogger(__name__)
 
 #: Until the rest is flushed that nobody waits for: one piece takes a millisecond or two.
 FLUSH_AGAIN_S = 0.005
+#: Until a round goes on that found no descriptor.
+SYNC_AGAIN_S = 0.1
 
 
 class SyncThread:
@@ -53,7 +59,10 @@ class SyncThread:
         #: Of the flush of what the last one left, if no round has begun since.
         self._again: asyncio.TimerHandle | None = None
         self._is_failed = False
+        #: Of the round that runs, or of the time until it goes on.
         self._running: asyncio.Future[None] | None = None
+        #: The log has it that the round waits for a descriptor.
+        self._is_want_told = False
 
     def request(self) -> None:
         """Make what is written until the end of this turn durable. Cheap to call often."""
@@ -95,12 +104,33 @@ class SyncThread:
             else:
                 self._on_nothing()
             return
+        self._run(sync_round)
+
+    def _run(self, sync_round: SyncRound) -> None:
         self._running = self._worker.run(sync_round.run)
         self._running.add_done_callback(lambda future: self._finished(sync_round, future))
+
+    def _run_later(self, sync_round: SyncRound, error: OpenFilesError) -> None:
+        if not self._is_want_told:
+            log.error("nothing becomes durable on this node until there is a descriptor for a sync: %s", error)
+            self._is_want_told = True
+        waiting = self._running = self._loop.create_future()
+
+        def go_on() -> None:
+            self._run(sync_round)
+            waiting.set_result(None)
+
+        self._loop.call_later(SYNC_AGAIN_S, go_on)
 
     def _finished(self, sync_round: SyncRound, future: asyncio.Future[None]) -> None:
         self._running = None
         error = future.exception()
+        if isinstance(error, OpenFilesError):
+            self._run_later(sync_round, error)
+            return
+        if self._is_want_told:
+            log.info("the sync that waited for a descriptor goes on")
+            self._is_want_told = False
         if error is not None:
             failure = error if isinstance(error, StorageError) else StorageError(f"a sync failed: {error!r}")
             self._group_commit.fail(sync_round, failure)

@@ -106,7 +106,8 @@ class DirectorySync(Protocol):
     """The entries of one directory as something to sync: created, renamed and unlinked names become durable."""
 
     def sync(self) -> None:
-        """Any thread. A directory that is gone is no error. Raises `StorageError`."""
+        """Any thread. A directory that is gone is no error. Raises `StorageError`, and `OpenFilesError` if there is no
+        descriptor for it: then nothing was tried, and may be tried again."""
 
 
 class Disk(Protocol):

@@ -9,6 +9,9 @@ Owners that collect writes in memory (`WriteBuffer`) register themselves: `begin
 generation never closes over bytes that have not reached their file. Of those that were collected, that is, a bounded
 part: what is left is written in a later generation and belongs to that one.
 
+A directory is opened for its sync. If that finds no descriptor the round has not failed: nothing was tried, and `run`
+goes on where it was when it is called again.
+
 An fsync that fails is never tried again on the same file (the kernel may have dropped the dirty pages):
 `fail` stops the generations for good and the owner takes the stores out of service. So does `distrust`, after an fsync
 of anybody else on this node: it may have been of a file that is to be synced here, which would succeed then.
@@ -29,7 +32,8 @@ class Syncable(Protocol):
     """A file that can be synced from another thread while the owner writes on or closes it."""
 
     def sync(self) -> None:
-        """Make all earlier writes durable. A file already deleted is no error. Raises `StorageError`."""
+        """Make all earlier writes durable. A file already deleted is no error. Raises `StorageError`, and
+        `OpenFilesError` if nothing was tried for want of a descriptor."""
 
 
 class WriteBuffer(Protocol):
@@ -53,17 +57,22 @@ class WriteBuffer(Protocol):
 class SyncRound:
     """The files of one closed generation. `run` is the only method called off the loop's thread."""
 
-    __slots__ = ("collected_below", "files", "generation")
+    __slots__ = ("_synced", "collected_below", "files", "generation")
 
     def __init__(self, generation: int, files: Sequence[Syncable], collected_below: int) -> None:
         self.generation = generation
         self.files = files
         #: Everything that was collected in generations below this is written in this one or before.
         self.collected_below = collected_below
+        #: So many of the files are synced.
+        self._synced = 0
 
     def run(self) -> None:
-        for file in self.files:
-            file.sync()
+        """Raises `StorageError`: the round has failed; unless it is an `OpenFilesError`, after which this may be called
+        again."""
+        while self._synced < len(self.files):
+            self.files[self._synced].sync()
+            self._synced += 1
 
 
 class GroupCommit:

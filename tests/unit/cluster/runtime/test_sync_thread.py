@@ -10,7 +10,7 @@ import pytest
 
 from cluster.real_world.world import ThreadWorker
 from cluster.runtime.sync_thread import FLUSH_AGAIN_S, SyncThread
-from node.errors import StorageError
+from node.errors import OpenFilesError, StorageError
 from node.store.disk.group_commit import GroupCommit
 
 
@@ -222,3 +222,36 @@ async def test_a_round_that_no_thread_takes_has_failed(bench: Bench) -> None:
         "a sync failed: RuntimeError('cannot schedule new futures after shutdown')"
     ]
     assert bench.group_commit.failure is bench.failures[0]
+
+
+async def test_a_round_that_found_no_descriptor_is_tried_again_and_nothing_is_durable_meanwhile(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.file.may_finish.set()
+    bench.file.error = OpenFilesError("no descriptor")
+    bench.write()
+    async with asyncio.timeout(10):
+        while bench.file.syncs < 3:
+            await asyncio.sleep(0)
+            bench.write()
+    assert (bench.durable, bench.failures) == ([], [])
+    assert bench.group_commit.open_generation == 2, "no other round begins"
+    bench.file.error = None
+    await bench.change()
+    assert bench.durable == [1]
+    assert caplog.text.count("no descriptor") == 1
+    assert bench.failures == []
+
+
+async def test_a_stop_waits_for_a_round_that_found_no_descriptor() -> None:
+    bench = Bench()
+    bench.file.may_finish.set()
+    bench.file.error = OpenFilesError("no descriptor")
+    bench.write()
+    stopping = asyncio.create_task(bench.thread.stop())
+    async with asyncio.timeout(10):
+        while bench.file.syncs < 2:  # noqa: ASYNC110 - counted on the other thread
+            await asyncio.sleep(0)
+        bench.file.error = None
+        await stopping
+    assert (bench.durable, bench.failures) == ([1], [])

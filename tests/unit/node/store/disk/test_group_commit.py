@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from node.errors import StorageError
+from node.errors import OpenFilesError, StorageError
 from node.store.disk.group_commit import GroupCommit
 
 
 class _File:
     def __init__(self) -> None:
         self.syncs = 0
-        self.fails = False
+        self.error: StorageError | None = None
 
     def sync(self) -> None:
-        if self.fails:
-            raise StorageError("no")
+        if self.error is not None:
+            raise self.error
         self.syncs += 1
 
 
@@ -81,7 +81,7 @@ def test_a_write_during_a_round_waits_for_the_next(group_commit: GroupCommit) ->
 
 def test_a_failure_is_for_good(group_commit: GroupCommit) -> None:
     file = _File()
-    file.fails = True
+    file.error = StorageError("no")
     group_commit.mark_dirty(file)
     sync_round = group_commit.begin()
     assert sync_round is not None
@@ -123,3 +123,18 @@ def test_a_bounded_number_writes_and_the_others_come_first_the_next_time() -> No
         buffers[0].has_unflushed = True  # it collects on and on
     assert [buffer.flushed_in for buffer in buffers] == [[1, 3], [1], [2], [2], [3]]
     assert group_commit.has_dirty, "what is left is for the next"
+
+
+def test_a_round_that_found_no_descriptor_goes_on_where_it_was(group_commit: GroupCommit) -> None:
+    first, refused, last = _File(), _File(), _File()
+    for file in (first, refused, last):
+        group_commit.mark_dirty(file)
+    refused.error = OpenFilesError("no descriptor")
+    sync_round = group_commit.begin()
+    assert sync_round is not None
+    for _ in range(2):
+        with pytest.raises(OpenFilesError):
+            sync_round.run()
+    refused.error = None
+    sync_round.run()
+    assert (first.syncs, refused.syncs, last.syncs) == (1, 1, 1)

@@ -57,3 +57,21 @@ def test_want_of_descriptors_is_told_from_a_broken_disk_and_names_the_limit(
             OPERATIONS[operation](RealDisk(), str(tmp_path))
         assert os.strerror(number) in str(caught.value)
         assert remedy in str(caught.value)
+
+
+def test_a_directory_that_finds_no_descriptor_for_its_sync_is_no_failed_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, failed, really_open = RealDisk(), list[StorageError](), os.open
+    disk.on_sync_failed = failed.append
+    directory = disk.directory(str(tmp_path))
+
+    def refuse(*_arguments: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OpenFilesError):
+        directory.sync()
+    monkeypatch.setattr(os, "open", really_open)
+    directory.sync()
+    assert failed == []
