@@ -494,6 +494,10 @@ class VariableQueue:
                 )
             else:
                 storage.abandon()
+        except Exception:
+            # Nobody closes it a second time.
+            storage.abandon()
+            raise
         finally:
             self.writes.fail(StorageError("it was terminated"))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -305,6 +307,33 @@ def test_a_queue_that_was_opened_and_closed_holds_no_descriptor(tmp_path: Path, 
     run_sync_round(group_commit)
     successor.close()
     FREEING.wait()
+    assert open_descriptors(tmp_path) == before
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("call", ["pwrite", "open"])
+def test_a_queue_that_cannot_be_closed_cleanly_gives_its_descriptors_back(
+    call: str, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group_commit = GroupCommit()
+    store = VhostStore(RealDisk(), str(tmp_path), "/", group_commit, StoreConfig())
+    before = open_descriptors(tmp_path)
+
+    def refuse(*_arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for life in range(3):
+        queue = store.open_queue(QUEUE_ID, QUEUE_NAME, True, version)
+        assert queue.ready == 10 * life
+        queue.publish(publications(1 + 20 * life, 10))
+        run_sync_round(group_commit)
+        queue.publish(publications(11 + 20 * life, 10))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, refuse)
+            with pytest.raises(StorageError):
+                queue.terminate()
+        assert queue.engine.has_failed
+    run_sync_round(group_commit)
     assert open_descriptors(tmp_path) == before
 
 
