@@ -6,12 +6,13 @@ import random
 
 import pytest
 
-from node.errors import DiskFullError, StorageError
+from node.errors import DiskFullError, OpenFilesError, StorageError
 from node.ids import MsgId
-from node.store.disk.disk import read_whole
+from node.store.disk.disk import DiskFile, read_whole
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import CrashStyle, SimulatedDisk, SimulatedFile
 from node.store.formats.record import RECORD_HEADER_BYTES, pack_hole
+from node.store.shared import store_files
 from node.store.shared.clean_tables import TABLES_NAME
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
@@ -123,6 +124,30 @@ def test_a_full_disk_leaves_the_store_as_it_was(node: SharedStoreNode) -> None:
         node.store.check_invariants()
     node.disk.capacity_bytes = 1 << 30
     node.write(1, 3, 4)
+    node.check()
+
+
+@pytest.mark.parametrize("call", ["open", "create"])
+def test_want_of_descriptors_leaves_the_store_as_it_was(
+    call: str, node: SharedStoreNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the current file, which was closed because others were read, or of the next one."""
+    monkeypatch.setattr(store_files, "OPEN_FILES_MAX", 1)
+    node.write(*range(1, 6))
+    assert node.store.read(msg_id_of(1)) == envelope_of(1)
+    before = node.store.status()
+
+    def refuse(path: str) -> DiskFile:
+        raise OpenFilesError(f"open of {path} failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.disk, call, refuse)
+        with pytest.raises(OpenFilesError):
+            node.store.write_batch([(msg_id_of(counter), envelope_of(counter)) for counter in (1, 6, 7, 8)])
+    assert node.store.status().messages == before.messages
+    assert [node.store.references_of(msg_id_of(counter)) for counter in (1, 6, 7)] == [1, 0, 0]
+    node.store.check_invariants()
+    node.write(1, 6, 7, 8)
     node.check()
 
 
