@@ -160,9 +160,10 @@ class Merge:
         self.is_done = True
         if self._target is not None:
             self._target.abandon()
-            # If it cannot be removed now, the next start does it.
-            with suppress(StorageError):
-                self._files.disk.unlink(self._target.path)
+            # If it cannot be removed now, the next start does it. It may have its new name, and not be opened under it.
+            for path in (self._target.path, self._files.path(self._number)):
+                with suppress(StorageError):
+                    self._files.disk.unlink(path)
         for number in self._sources:
             self._files.set_free(number)
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
+
+from node.errors import OpenFilesError
+from node.store.disk.disk import DiskFile
+from node.store.shared.compaction.compaction import PAUSE_TICKS
 from node.store.shared.config import StoreConfig
 from node.store.shared.store_files import FileSummary
 from tests.support.compacted_store import FILE_BYTES, RECORD_BYTES, node_of, ten_of_forty
@@ -108,6 +113,34 @@ def test_a_store_that_closes_behind_the_renaming_of_a_merged_file_serves_from_it
     node.start()
     assert node.store.recovery.clean
     assert served_from(node) == {5}
+    node.check()
+
+
+def test_a_merged_file_that_cannot_be_opened_under_its_name_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = ten_of_forty("merge")
+
+    def refuse(path: str) -> DiskFile:
+        raise OpenFilesError(f"open of {path} failed")
+
+    with monkeypatch.context() as patch:
+        rename = node.disk.rename
+
+        def rename_and_refuse(old_path: str, new_path: str) -> None:
+            rename(old_path, new_path)
+            patch.setattr(node.disk, "open", refuse)
+
+        patch.setattr(node.disk, "rename", rename_and_refuse)
+        while not node.store._compactor._pause_ticks:
+            node.sync()
+            node.store.maintain()
+    assert "5.rdq" not in node.files()
+    assert served_from(node) == {0, 1}
+    node.check()
+    for _ in range(PAUSE_TICKS):
+        node.store.tick()
+    node.compact()
+    assert {f"{number}.rdq" for number in node.store._files.summaries} == set(node.files())
+    assert "0.rdq" not in node.files(), "it is merged another time"
     node.check()
 
 
