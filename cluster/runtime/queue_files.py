@@ -194,21 +194,27 @@ class NodeQueueFiles:
             log.error("the files of vhost %s, which no longer exists, stay on the disk: %s", vhost, error)
 
     def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> Pieces[None]:
-        """Queues of these vhosts, and other vhosts, that were deleted while this node was away. Raises
-        `StorageError`."""
+        """Queues of these vhosts, and other vhosts, that were deleted while this node was away. What cannot be deleted
+        stays."""
         self.vhosts_are(vhosts)
         for vhost in list(vhosts):
-            if not self._disk.exists(vhost_directory(self._data_dir, vhost)):
-                continue
-            store = self._vhosts.get(vhost) or self._make_vhost(vhost)
-            for queue_id, name in store.unknown_queues(known):
-                log.info("%s no longer exists in the cluster: its files are deleted", name)
-                self._delete_when_open(vhost, [queue_id])
-                yield
-            if not store.is_open and store.has_leftovers():
-                # Perhaps no queue of it ever comes here: then nobody else would reclaim that.
-                self.on_vhost_wanted(vhost)
-                yield
+            try:
+                yield from self._delete_unknown_of(vhost, known)
+            except StorageError as error:
+                log.error("vhost %s: files of queues that no longer exist stay on the disk: %s", vhost, error)
+
+    def _delete_unknown_of(self, vhost: str, known: Collection[QueueId]) -> Pieces[None]:
+        if not self._disk.exists(vhost_directory(self._data_dir, vhost)):
+            return
+        store = self._vhosts.get(vhost) or self._make_vhost(vhost)
+        for queue_id, name in store.unknown_queues(known):
+            log.info("%s no longer exists in the cluster: its files are deleted", name)
+            self._delete_when_open(vhost, [queue_id])
+            yield
+        if not store.is_open and store.has_leftovers():
+            # Perhaps no queue of it ever comes here: then nobody else would reclaim that.
+            self.on_vhost_wanted(vhost)
+            yield
 
     def _delete_when_open(self, vhost: str, queue_ids: Sequence[QueueId]) -> None:
         """References of a queue are given back to the shared store, so that must have counted them. (After a crash in

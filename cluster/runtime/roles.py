@@ -32,7 +32,6 @@ from cluster.metadata.state import MetadataState
 from cluster.runtime.mastership_log import log_change
 from cluster.runtime.queue_set import QueueSet
 from cluster.runtime.records import Records
-from node.errors import StorageError
 from node.ids import NodeName, QueueId
 from node.pieces import Pieces
 
@@ -60,8 +59,8 @@ class Leftovers(Protocol):
         """There are no others: what the disk holds of any is deleted."""
 
     def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> Pieces[None]:
-        """Delete other vhosts than these, and queues of these that are not ``known`` at the beginning of one. Raises
-        `StorageError`."""
+        """Delete other vhosts than these, and queues of these that are not ``known`` at the beginning of one. What
+        cannot be deleted stays."""
 
 
 class MemberWatcher(Protocol):
@@ -167,8 +166,6 @@ class Roles:
                 yield
         try:
             yield from self._files.delete_unknown(self._state.topology.vhosts(), known)
-        except StorageError as error:
-            log.error("files of queues that no longer exist stay on the disk: %s", error)
         except Exception:
             log.exception("files of queues that no longer exist stay on the disk")
 

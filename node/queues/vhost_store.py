@@ -201,17 +201,12 @@ class VhostStore:
         )
 
     def _agree(self, data_directory: str, config: StoreConfig) -> StoreConfig:
-        """The configuration as this vhost's files allow it. Raises `StorageError` if another Warren wrote them."""
+        """The configuration as this vhost's files allow it. Raises `StorageError` if another Warren wrote them, or if
+        what they say of it is damaged."""
         disk = self._disk
         path = f"{self.directory}/{VHOST_FILE_NAME}"
         if disk.exists(path):
-            kept = json.loads(read_whole(disk, path))
-            if kept.get("format") != FORMAT:
-                raise StorageError(
-                    f"{self.directory} has format {kept.get('format', 1)}, this Warren reads {FORMAT}: start the "
-                    "version that wrote it and drain its queues, or move the directory away to begin with empty queues"
-                )
-            return replace(config, **{key: kept[key] for key in _KEPT_SETTINGS})
+            return self._as_kept(path, config)
         kept = {key: getattr(config, key) for key in _KEPT_SETTINGS}
         content = json.dumps({"vhost": self._vhost, "format": FORMAT} | kept, indent=2).encode() + b"\n"
         # The names of the directories above, up to the node's own: where the file is they are durable.
@@ -219,6 +214,25 @@ class VhostStore:
             disk.sync_directory(above)
         write_durably(disk, path, content)
         return config
+
+    def _as_kept(self, path: str, config: StoreConfig) -> StoreConfig:
+        content = read_whole(self._disk, path)
+        try:
+            kept = json.loads(content)
+            if kept.get("format") != FORMAT:
+                raise StorageError(
+                    f"{self.directory} has format {kept.get('format', 1)}, this Warren reads {FORMAT}: start the "
+                    "version that wrote it and drain its queues, or move the directory away to begin with empty queues"
+                )
+            if kept["vhost"] != self._vhost:
+                raise ValueError(f"it is of vhost {kept['vhost']!r}")
+            return replace(config, **{key: kept[key] for key in _KEPT_SETTINGS})
+        except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
+            raise StorageError(
+                f"{path} is damaged ({error!r}): restore it (that of another vhost of this node says the same but for "
+                f"the name, if the segments had as many entries when that was made), or move {self.directory} away to "
+                "begin with empty queues"
+            ) from error
 
     @property
     def unreadable_lengths(self) -> int:

@@ -15,7 +15,7 @@ from cluster.runtime.queue_files import STEPS_PER_OTHER, NodeQueueFiles, recover
 from node.errors import StorageError
 from node.ids import QueueId
 from node.pieces import at_once
-from node.queues.vhost_store import VhostStore, vhost_directory
+from node.queues.vhost_store import VHOST_FILE_NAME, VhostStore, vhost_directory
 from node.store.disk.disk import DiskFile, RealDisk
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import WRITE_EVERY_MS
@@ -385,6 +385,22 @@ def test_no_vhost_is_opened_to_delete_a_queue_of_it_when_it_is_deleted_itself() 
     work_on(node)
     assert wanted == []
     assert paths_of(node, "/") == []
+
+
+def test_damage_of_one_vhost_keeps_no_deleted_queue_of_another(caplog: pytest.LogCaptureFixture) -> None:
+    node = Files()
+    other = QueueRecord(QueueId(8), "of another", "orders", True, None, False, {})
+    open_at_once(node.files, other)
+    node.files.close()
+    file = node.disk.open(f"{vhost_directory(DATA_DIRECTORY, '/')}/{VHOST_FILE_NAME}")
+    file.truncate(10)
+    file.close()
+    node.files = NodeQueueFiles(node.disk, DATA_DIRECTORY, node.group_commit, StoreConfig(), lambda: 0.0)
+    wanted: list[str] = []
+    node.files.on_vhost_wanted = wanted.append
+    at_once(node.files.delete_unknown(["/", "of another"], []))
+    assert wanted == ["of another"]
+    assert re.search(r"vhost /: .*stay on the disk: .*vhost.json is damaged", caplog.text)
 
 
 @pytest.mark.parametrize("opened_before", range(6))
