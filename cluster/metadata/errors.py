@@ -124,6 +124,13 @@ class StaleMastershipError(RefusedChangeError):
     """The command names another epoch, or a mirror, that the record no longer has."""
 
 
+class UnwantedMirrorError(StaleMastershipError):
+    """A place as a mirror was asked for that no policy gives: to ask again is of no use."""
+
+    def __init__(self, queue_id: int, node: str) -> None:
+        super().__init__(f"no policy wants queue {queue_id} on {node}")
+
+
 class StaleDeletionError(StaleMastershipError, QueueMovedError):
     """The conditions of a deletion were checked by a master of another epoch."""
 

@@ -20,7 +20,7 @@ from cluster.metadata.commands import (
     MoveMaster,
     TakeService,
 )
-from cluster.metadata.errors import StaleMastershipError
+from cluster.metadata.errors import StaleMastershipError, UnwantedMirrorError
 from cluster.metadata.events import ChangeReason, Event, MastershipChanged
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.refusals import check_force_promote, check_mirror_command
@@ -142,7 +142,7 @@ class RecordChanges(MetadataView):
             running = [node, *running]  # any place that is free is its own
         wanted = suggest_nodes(self._mirroring(queue), rules.placement_of(record), running)
         if node not in wanted.mirrors:
-            raise StaleMastershipError(f"no policy wants queue {record.queue_id} on {node}")
+            raise UnwantedMirrorError(record.queue_id, node)
         self._change_record(rules.take_mirror(record, node, queue.durable), "mirrors")
 
     def _is_loss_allowed(self, queue: QueueRecord, reason: Literal["failure", "shutdown"]) -> bool:

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from cluster.metadata.commands import AddMirror
 from cluster.runtime.membership import Membership
 from cluster.runtime.queue_proposals import QueueProposals
 from cluster.runtime.queue_set import QueueSet
@@ -30,7 +29,7 @@ PAUSE_MS = 500
 #: A peer that is dead may still be up for the cluster (its `NodeUp` was on the way when it died, or the proposal of its
 #: `NodeDown` got lost): looked at this often.
 REPROPOSE_EVERY_TICKS = 10
-#: A mirror that was dropped because it did not answer is offered its place again this often.
+#: A mirror that is to have its place again, and has not yet, is offered it this often.
 READMIT_EVERY_TICKS = 50
 #: Copies of queues that are out of service because the disk was full, or no file could be opened, wait for room, which
 #: is looked for this often.
@@ -93,7 +92,7 @@ class RoomWatch:
             self._roles.take_up(queue_id)
         elif self._node not in (record.master, *record.mirrors):
             self._queues.forgive(queue_id)
-            self._proposals.propose(AddMirror(queue_id, record.epoch, self._node))
+            self._proposals.ask_for_place(record)
 
 
 class Housekeeping:

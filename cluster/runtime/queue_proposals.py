@@ -1,8 +1,13 @@
 """What the queues of this node have the cluster decide, by commits to the metadata group.
 
-Nothing is repeated here, and no answer is waited for: who said it says it again (a master that is not in service, a
-copy that failed), or it is no longer true. One thing is kept in mind: a mirror that was dropped because it did not
-answer is offered its place again, once its drop is committed and it can be spoken to.
+Almost nothing is repeated here, and no answer is waited for: who said it says it again (a master that is not in
+service, a copy that failed), or it is no longer true. One thing is kept in mind: who is to have its *place* among the
+mirrors of a queue again. Its master offers it to a mirror that was dropped because it did not answer, once its drop is
+committed and it can be spoken to; a node whose copy was out of service for want of room asks for its own. Both do so
+again and again, one proposal at a time, until the record names the mirror or no policy wants it.
+
+A proposal that nobody has decided in time may be decided later. A drop that comes behind the offer would put the mirror
+out again: so there is no offer while a drop is under way, and a place of which one was given up is kept in mind.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import logging
 from typing import Protocol
 
 from cluster.metadata.commands import AddMirror, Command, DropMirror, MirrorFollows, MirrorSynchronised, MoveMaster
+from cluster.metadata.errors import NoQuorumError, UnwantedMirrorError
 from cluster.metadata.mastership import heirs
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.reports import (
@@ -36,6 +42,18 @@ class LinkView(Protocol):
     def is_up(self, node: NodeName) -> bool: ...
 
 
+class _Place:
+    """A mirror is to have it again."""
+
+    __slots__ = ("is_drop_undecided", "under_way")
+
+    def __init__(self) -> None:
+        #: Proposals about it that have no answer yet.
+        self.under_way = 0
+        #: A drop got no answer in time, so it may still come.
+        self.is_drop_undecided = False
+
+
 class QueueProposals:
     """See the top of this module. Implements `cluster.runtime.queue_set.ClusterPort`."""
 
@@ -48,8 +66,8 @@ class QueueProposals:
         self._links = links
         self._background = background
         self._service_requests = ServiceRequests(node, metadata.change, background.spawn)
-        #: Mirrors that this node had dropped from queues it masters.
-        self._dropped: set[tuple[QueueId, NodeName]] = set()
+        #: Of mirrors that this node had dropped from queues it masters, and of its own copies that have room again.
+        self._places: dict[tuple[QueueId, NodeName], _Place] = {}
 
     def propose(self, command: Command) -> None:
         """Have it committed, if the cluster agrees; a refusal is logged."""
@@ -57,6 +75,7 @@ class QueueProposals:
 
     def storage_failed(self, record: MastershipRecord, *, is_damaged: bool) -> None:
         """A master that fails hands over to its oldest synchronised (else complete) mirror; a mirror leaves."""
+        self._places.pop((record.queue_id, self._node), None)
         if record.master != self._node:
             self.propose(DropMirror(record.queue_id, record.epoch, self._node))
         elif candidates := heirs(record):
@@ -79,30 +98,67 @@ class QueueProposals:
             self._service_requests.ask(record)
         elif isinstance(report, ReportMirrorStalled):
             log.warning("queue %d: mirror on %s does not answer, dropping it", queue_id, report.node)
-            self._dropped.add((queue_id, report.node))
-            self.propose(DropMirror(queue_id, epoch, report.node))
+            place = self._places.setdefault((queue_id, report.node), _Place())
+            self._propose_about(place, DropMirror(queue_id, epoch, report.node))
         elif isinstance(report, ReportFenced):
             log.warning("queue %d: epoch %d is fenced by %d", queue_id, epoch, report.known_epoch)
 
-    # --- mirrors that were dropped ---
+    # --- places of mirrors ---
 
     def node_down(self, node: NodeName) -> None:
         """The cluster has declared it down: what it had will come back with it."""
-        self._dropped = {entry for entry in self._dropped if entry[1] != node}
+        self._places = {key: place for key, place in self._places.items() if key[1] != node}
+
+    def ask_for_place(self, record: MastershipRecord) -> None:
+        """The copy of this node, which no record names, may be opened again: it is to be a mirror until it fails."""
+        key = record.queue_id, self._node
+        if key not in self._places:
+            self._places[key] = _Place()
+            self._look_at(key)
 
     def readmit(self) -> None:
-        """Now and then: offer the mirrors that were dropped their places again."""
-        for queue_id, node in sorted(self._dropped):
-            record = self._records.mastership(queue_id)
-            if record is None or record.master != self._node:
-                self._dropped.discard((queue_id, node))
-            elif (
-                node not in record.mirrors  # its drop may come yet
-                and self._links.is_up(node)
-                and self._metadata.consensus.has_quorum
-            ):
-                self._dropped.discard((queue_id, node))
-                self.propose(AddMirror(queue_id, record.epoch, node))
+        """Now and then: ask for the places that are not taken yet."""
+        for key in sorted(self._places):
+            self._look_at(key)
+
+    def _look_at(self, key: tuple[QueueId, NodeName]) -> None:
+        (queue_id, node), place = key, self._places[key]
+        record = self._records.mastership(queue_id)
+        if record is None or (record.master == self._node) == (node == self._node):
+            del self._places[key]  # the queue is gone, or has another master, who has nothing to do with it
+        elif place.under_way:
+            return
+        elif node in record.mirrors:
+            if not place.is_drop_undecided:
+                del self._places[key]
+        elif (
+            record.in_service
+            and (node == self._node or self._links.is_up(node))
+            and self._metadata.consensus.has_quorum
+        ):
+            self._propose_about(place, AddMirror(queue_id, record.epoch, node))
+
+    def _propose_about(self, place: _Place, command: DropMirror | AddMirror) -> None:
+        place.under_way += 1
+        self._background.spawn(self._change_about(place, command), f"proposal {command}")
+
+    async def _change_about(self, place: _Place, command: DropMirror | AddMirror) -> None:
+        is_over = False
+        try:
+            await self._metadata.change(command)
+            # A drop that was given up was proposed before the offer: by now it is decided, or lost.
+            is_over = isinstance(command, AddMirror)
+        except NoQuorumError:
+            place.is_drop_undecided |= isinstance(command, DropMirror)
+            raise
+        except UnwantedMirrorError:
+            is_over = True
+            raise
+        finally:
+            place.under_way -= 1
+            key = command.queue_id, command.node
+            if is_over and not place.under_way and self._places.get(key) is place:
+                del self._places[key]
 
     def check_invariants(self) -> None:
-        assert all(node != self._node for _, node in self._dropped), "a master is not a mirror of its own queue"
+        assert all(place.under_way >= 0 for place in self._places.values()), "what is under way ends once"

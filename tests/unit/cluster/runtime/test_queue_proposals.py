@@ -1,0 +1,218 @@
+"""What queues have the cluster decide: a mirror that is to have its place again is offered it until that is decided."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+from cluster.metadata.commands import AddMirror, Command, DropMirror
+from cluster.metadata.errors import NoQuorumError, StaleMastershipError, UnwantedMirrorError
+from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.reports import ReportMirrorStalled
+from cluster.runtime.background import Background
+from cluster.runtime.housekeeping import RoomWatch
+from cluster.runtime.queue_proposals import QueueProposals
+from node.errors import WarrenError
+from node.ids import Epoch, NodeName, QueueId
+
+N1, N2 = NodeName("n1"), NodeName("n2")
+Q = QueueId(7)
+DROP, ADD = DropMirror(Q, Epoch(1), N2), AddMirror(Q, Epoch(1), N2)
+UNDECIDED = NoQuorumError("no decision within 30000 ms")
+
+
+class Bench:
+    """A queue that n1 masters, as ``node`` sees it. The test says what is decided, and what the record is then."""
+
+    def __init__(self, node: NodeName = N1) -> None:
+        self.proposed: list[Command] = []
+        self.answer: WarrenError | None = None
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.has_quorum = True
+        self.record: MastershipRecord | None = None
+        self.mirrors(N2)
+        self.starved: set[QueueId] = set()
+        metadata = SimpleNamespace(change=self.change, consensus=self)
+        links = SimpleNamespace(is_up=lambda _node: True)
+        background = Background(asyncio.get_running_loop())
+        self.proposals = QueueProposals(node, cast(Any, metadata), cast(Any, self), cast(Any, links), background)
+        alarms = SimpleNamespace(has_room=lambda *_: True)
+        queues = SimpleNamespace(starved=lambda: sorted(self.starved), forgive=self.starved.discard)
+        none = cast(Any, None)
+        self.room = RoomWatch(node, cast(Any, self), cast(Any, queues), cast(Any, alarms), none, none, self.proposals)
+        self.is_changing = False
+
+    def mastership(self, _queue_id: QueueId) -> MastershipRecord | None:
+        return self.record
+
+    def mirrors(self, *mirrors: NodeName) -> None:
+        self.record = MastershipRecord(Q, Epoch(1), N1, mirrors, (), (N1,), in_service=True)
+
+    async def change(self, command: Command) -> None:
+        self.proposed.append(command)
+        answer = self.answer
+        await self.may_answer.wait()
+        if answer is not None:
+            raise answer
+
+    def stalled(self) -> None:
+        assert self.record is not None
+        self.proposals.report(self.record, ReportMirrorStalled(N2))
+
+    async def readmit(self) -> list[Command]:
+        """What is proposed by that."""
+        before = len(self.proposed)
+        self.proposals.readmit()
+        await self.turn()
+        return self.proposed[before:]
+
+    async def turn(self) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.proposals.check_invariants()
+
+    async def dropped(self) -> None:
+        self.stalled()
+        await self.turn()
+        self.mirrors()
+        assert self.proposed == [DROP]
+
+
+async def test_a_dropped_mirror_is_offered_its_place_until_that_is_decided() -> None:
+    bench = Bench()
+    await bench.dropped()
+    bench.answer = UNDECIDED
+    assert await bench.readmit() == [ADD]
+    bench.answer = None
+    assert await bench.readmit() == [ADD]
+    assert await bench.readmit() == [], "it was taken back: who puts it out now has another reason"
+
+
+async def test_a_mirror_that_was_taken_back_without_an_answer_is_offered_nothing() -> None:
+    bench = Bench()
+    await bench.dropped()
+    bench.answer = UNDECIDED
+    assert await bench.readmit() == [ADD]
+    bench.mirrors(N2)
+    assert await bench.readmit() == []
+    bench.mirrors()
+    assert await bench.readmit() == []
+
+
+async def test_one_offer_is_under_way_at_a_time() -> None:
+    bench = Bench()
+    await bench.dropped()
+    bench.may_answer.clear()
+    bench.answer = UNDECIDED
+    assert await bench.readmit() == [ADD]
+    assert await bench.readmit() == []
+    bench.may_answer.set()
+    await bench.turn()
+    assert await bench.readmit() == [ADD]
+
+
+async def test_a_mirror_that_no_policy_wants_is_offered_its_place_once() -> None:
+    bench = Bench()
+    await bench.dropped()
+    bench.answer = UnwantedMirrorError(Q, N2)
+    assert await bench.readmit() == [ADD]
+    assert await bench.readmit() == []
+
+
+async def test_an_offer_that_meant_the_epoch_before_is_made_again() -> None:
+    bench = Bench()
+    await bench.dropped()
+    bench.answer = StaleMastershipError("queue 7 is in epoch 2, the command means 1")
+    assert await bench.readmit() == [ADD]
+    assert bench.record is not None
+    bench.record = replace(bench.record, epoch=Epoch(2))
+    assert await bench.readmit() == [AddMirror(Q, Epoch(2), N2)]
+
+
+async def test_nothing_is_offered_of_a_queue_that_is_not_in_service() -> None:
+    bench = Bench()
+    await bench.dropped()
+    record = bench.record
+    assert record is not None
+    bench.record = replace(record, in_service=False)
+    assert await bench.readmit() == []
+    bench.record = record
+    assert await bench.readmit() == [ADD]
+
+
+async def test_a_mirror_that_a_late_drop_has_put_out_again_is_offered_its_place() -> None:
+    """The drop was lost with a leader, nobody waits for it any more, and the new leader has it in its log."""
+    bench = Bench()
+    bench.answer = UNDECIDED
+    bench.stalled()
+    await bench.turn()
+    assert await bench.readmit() == [], "the record names it still"
+    bench.mirrors()
+    bench.answer = None
+    assert await bench.readmit() == [ADD]
+    bench.mirrors(N2)
+    assert await bench.readmit() == []
+
+
+async def test_no_place_is_offered_while_another_drop_of_the_mirror_is_under_way() -> None:
+    """It names no time, so it would be carried out behind the offer."""
+    bench = Bench()
+    bench.stalled()
+    await bench.turn()
+    bench.may_answer.clear()
+    bench.stalled()
+    await bench.turn()
+    bench.mirrors()
+    assert await bench.readmit() == []
+    bench.may_answer.set()
+    await bench.turn()
+    assert await bench.readmit() == [ADD]
+
+
+async def test_nothing_is_kept_of_a_queue_that_is_gone_or_has_another_master() -> None:
+    bench = Bench()
+    for end in (None, MastershipRecord(Q, Epoch(2), N2, (N1,), (), (N2,), in_service=True)):
+        bench.mirrors(N2)
+        bench.stalled()
+        await bench.turn()
+        bench.record = end
+        assert await bench.readmit() == []
+        bench.mirrors()
+        assert await bench.readmit() == []
+
+
+async def test_a_copy_that_has_room_again_asks_for_its_place_until_that_is_decided() -> None:
+    bench = Bench(N2)
+    bench.starved.add(Q)
+    bench.mirrors()
+    bench.answer = UNDECIDED
+    bench.room.look(0)
+    await bench.turn()
+    assert bench.proposed == [ADD]
+    bench.room.look(1000)
+    await bench.turn()
+    assert bench.proposed == [ADD]
+    bench.answer = None
+    assert await bench.readmit() == [ADD]
+    bench.mirrors(N2)
+    assert await bench.readmit() == []
+    bench.mirrors()
+    assert await bench.readmit() == []
+
+
+async def test_a_copy_asks_for_no_place_while_it_is_out_of_service_once_more() -> None:
+    bench = Bench(N2)
+    bench.starved.add(Q)
+    bench.mirrors()
+    bench.room.look(0)
+    await bench.turn()
+    bench.mirrors(N2)
+    assert bench.record is not None
+    bench.proposals.storage_failed(bench.record, is_damaged=True)
+    await bench.turn()
+    assert bench.proposed == [ADD, DROP]
+    bench.mirrors()
+    assert await bench.readmit() == []
