@@ -13,7 +13,7 @@ so. Append requests and heartbeats do not wait: the leader's disk and the follow
 raise its term, so a node that was cut off cannot disturb a stable leader when it returns. Nodes that heard
 from a leader within the election timeout refuse (pre-)votes; a leader that has not heard from a majority for that long
 steps down (CheckQuorum). `peer_down` lifts both waits: who is told that the leader's process is gone stands
-almost at once.
+almost at once. A node whose disk hangs stands back (`stand_back`): it hands over, and does not stand.
 
 **Leading**, with commit and the change of voters, is `cluster.raft.leadership`: an object that is there while this node
 leads. The founding voters are ordinary entries at the start of the log, which one node of a new group writes (`found`),
@@ -97,6 +97,7 @@ class RaftCore:
         self._leader_heard_ms = now_ms
         #: True after `peer_down` of the leader until another one is known: elections are retried quickly.
         self._is_leader_gone = False
+        self._stands_back = False
         self._election_deadline_ms: int
         self._reset_election_timer()
 
@@ -254,6 +255,19 @@ class RaftCore:
         self._now_ms = max(self._now_ms, now_ms)
         self._require_leadership().transfer(self._now_ms, target)
 
+    def stand_back(self, now_ms: int) -> None:
+        """This node's disk hangs: it does not stand until `stand_again`. If it leads, and others can without it, it
+        asks the best of them to take over, and follows; if not, it leads on, and is to be asked now and then."""
+        self._now_ms = max(self._now_ms, now_ms)
+        self._stands_back = True
+        since_ms = self._now_ms - self.config.election_timeout_min_ms
+        if self._leadership is not None and self._leadership.leave(since_ms):
+            self._become_follower(self.term, None)
+
+    def stand_again(self) -> None:
+        """This node's disk hangs no more."""
+        self._stands_back = False
+
     def peer_down(self, now_ms: int, peer: NodeName) -> None:
         """The failure detector is sure that the process of ``peer`` is gone (reset, and reconnect refused).
 
@@ -339,7 +353,7 @@ class RaftCore:
 
     @property
     def _may_stand(self) -> bool:
-        return self.node in self.voters
+        return self.node in self.voters and not self._stands_back
 
     @property
     def _is_lease_in_force(self) -> bool:

@@ -163,6 +163,17 @@ class Leadership:
         self._transfer_deadline_ms = now_ms + self._config.election_timeout_min_ms
         self._send_timeout_now_if_complete(target)
 
+    def leave(self, since_ms: int) -> bool:
+        """Ask the best heir to take over at once, if a majority of the voters was heard without this node; true then.
+
+        Who lacks something of the log is not asked: the others elect somebody when they miss their leader.
+        """
+        heirs = self.heirs(since_ms)
+        if len(heirs) < self._log.quorum:
+            return False
+        self._send_timeout_now_if_complete(heirs[0])
+        return True
+
     def _send_timeout_now_if_complete(self, target: NodeName) -> None:
         if self._progress[target].match == self._log.last_index:
             self._messages.append(TimeoutNow(self.node, target, self.term))

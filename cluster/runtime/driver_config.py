@@ -16,6 +16,8 @@ class DriverConfig:
     quorum_grace_ms: int = 3000
     #: Clients are not served while this node pauses (`cluster.partition_handling`).
     pauses_clients: bool = True
+    #: A sync of the log that takes so long hangs: `cluster.runtime.sync_watch`. A busy disk takes a second or two.
+    hanging_sync_ms: int = 10_000
     #: A link that says nothing is cut after this.
     silence_timeout_ms: int = 5000
     #: Applied entries per snapshot: replaying them takes well under a second.

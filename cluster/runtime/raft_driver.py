@@ -15,6 +15,7 @@ while one that is `MAX_OUTSTANDING_REQUESTS` older still waits: that is how far 
 
 **Standing.** Whether this node is current enough to serve clients, for want of a quorum, of a disk that takes the log,
 or of anything else, is watched on every tick (`cluster.runtime.standing`). An ordinary election is no reason to pause.
+Nor does a node lead whose disk hangs (`cluster.runtime.sync_watch`).
 
 **Ticks.** The timer is set for what is due next: a heartbeat, an election, a proposal that is to be tried again, the
 time at which this node would be too old to serve. A follower that hears its leader wakes up about once a second. While
@@ -58,6 +59,7 @@ from cluster.runtime.outside import Worker
 from cluster.runtime.pause_notice import PauseNotice
 from cluster.runtime.snapshot_taker import SnapshotTaker
 from cluster.runtime.standing import VISIBILITY_MARGIN_MS, Pause, StandingWatch
+from cluster.runtime.sync_watch import SyncWatch
 from node.errors import ConfigError, DiskFullError, StorageError
 from node.ids import NodeName
 
@@ -163,6 +165,7 @@ class RaftDriver:
         #: Written, not yet known to be durable; oldest first.
         self._unsynced: deque[Ready] = deque()
         self._sync: asyncio.Future[None] | None = None
+        self._sync_watch = SyncWatch(self.core, self._config.hanging_sync_ms)
         self._is_pump_scheduled = False
         self._is_retry_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -387,10 +390,11 @@ class RaftDriver:
         if not self._is_running:
             return
         now_ms = self._now_ms()
+        hanging = self._sync_watch.look(now_ms)
         self.core.tick(now_ms)
         self._retry_proposals(now_ms)
         self._pump()
-        if self._standing.look(now_ms, self.applied_index, self._refused):
+        if self._standing.look(now_ms, self.applied_index, self._refused or hanging):
             self._listener.on_pause(self._standing.pause)
         self._reports.tell_standing()
         if self._is_running:
@@ -495,11 +499,13 @@ class RaftDriver:
             self._confirm(self._unsynced.popleft())
         if self._unsynced:
             count = len(self._unsynced)
+            self._sync_watch.began(self._now_ms())
             self._sync = self._worker.run(self._storage.sync)
             self._sync.add_done_callback(lambda future: self._synced(count, future))
 
     def _synced(self, count: int, future: asyncio.Future[None]) -> None:
         self._sync = None
+        self._sync_watch.ended()
         error = future.exception()
         if not self._is_running:
             return
