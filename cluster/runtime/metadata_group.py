@@ -163,8 +163,9 @@ class MetadataGroup:
         """Commit a command; returns after this node has applied it.
 
         Raises what the state machine refused it with, `NoQuorumError`, `TooNewCommandError` if a member may not know
-        it, `CodecError` if it cannot be written down, or `ChannelError` 406 if there is too much already. What would be
-        refused for what it says alone, whatever the state (`check_proposal`), is not proposed.
+        it, `CodecError` if it cannot be written down, `ChannelError` 406 if there is too much already, or
+        `ProposalRefusedError` if too many changes of this node wait. What would be refused for what it says alone,
+        whatever the state (`check_proposal`), is not proposed.
         """
         self.state.versions.check_kind(command, self.held_back_by)
         self.size.check(command)
@@ -175,6 +176,10 @@ class MetadataGroup:
         self._last_request += 1  # a number is used up only by what is proposed
         try:
             return await consensus.propose(payload, request_id)
+        except ProposalRefusedError:
+            if self._last_request == request_id.counter:
+                self._last_request -= 1  # at once, as too many wait; or this node stops, and proposes nothing more
+            raise
         except TimeoutError as error:
             raise NoQuorumError(f"the cluster has not decided: {error}") from None
 

@@ -255,9 +255,9 @@ class RaftDriver:
     async def propose(self, payload: bytes, request_id: Hashable, timeout_ms: int | None = None) -> Any:
         """Have a command committed and applied here; returns the state machine's outcome or raises its error.
 
-        ``request_id`` must be what the state machine finds in ``payload``, and its counter that of the call before,
-        plus one. Raises `TimeoutError` (the command may still be applied later), `ProposalRefusedError` if too many
-        wait, `StorageError` if this node's disk failed, `ConfigError` if its release does not know what is committed.
+        ``request_id`` must be what the state machine finds in ``payload``, and its counter that of the last call not
+        refused, plus one. Raises `TimeoutError` (the command may still be applied later), `ProposalRefusedError` if too
+        many wait, `StorageError` if the disk failed, `ConfigError` if this release does not know what is committed.
         """
         if self._failure is not None:
             raise self._failure

@@ -11,6 +11,7 @@ import pytest
 from cluster.metadata.codec import encode_request
 from cluster.metadata.commands import AddUser, ChangeTopology, Command, FoundCluster, NodeUp, Request, RequestId
 from cluster.metadata.errors import MalformedCommandError, RefusedChangeError
+from cluster.raft.config import ProposalRefusedError
 from cluster.runtime.metadata_group import MetadataGroup
 from cluster.transport.admin_port import ExitCode, exit_code_of
 from node.auth import UserDirectory
@@ -31,8 +32,11 @@ class Log:
         self.waited_for: Callable[[], Collection[NodeName]] | None = None
         self.index = 0
         self.has_quorum = True
+        self.is_crowded = False
 
     async def propose(self, payload: bytes, request_id: RequestId) -> Any:
+        if self.is_crowded:
+            raise ProposalRefusedError("20000 proposals of this node wait already")
         if not self.has_quorum:
             raise TimeoutError("no leader")
         self.index += 1
@@ -105,6 +109,18 @@ async def test_what_cannot_be_written_down_uses_up_no_number(log: Log) -> None:
         await log.group.submit(CreateVhost("\ud800"))
     await log.group.submit(CreateVhost("/"))
     log.group.state.check_invariants()
+    assert log.group.state._requests.snapshot() == [["n1", 1, 3, []]]
+
+
+async def test_what_is_refused_because_too_many_wait_uses_up_no_number(log: Log) -> None:
+    """Else the numbers of what waits could be further apart than the state machine remembers."""
+    log.visible.set_result(True)
+    log.is_crowded = True
+    for _ in range(3):
+        with pytest.raises(ConnectionFailure, match="wait already"):
+            await log.group.submit(CreateVhost("/"))
+    log.is_crowded = False
+    await log.group.submit(CreateVhost("/"))
     assert log.group.state._requests.snapshot() == [["n1", 1, 3, []]]
 
 
