@@ -57,7 +57,7 @@ class SyncWatch:
         if self._hanging is None:
             seconds = self._hanging_after_ms // 1000
             self._hanging = StorageError(f"a sync has not ended within {seconds} s: the disk hangs")
-            log.error("%s: this node does not lead the cluster until it has, if others can", self._hanging)
+            log.warning("%s. This node does not lead the cluster until it has, if others can", self._hanging)
         if self._core.voters != (self._core.node,):
             self._core.stand_back(now_ms)
         return self._hanging
