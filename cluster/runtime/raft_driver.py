@@ -399,6 +399,8 @@ class RaftDriver:
         self._reports.tell_standing()
         if self._is_running:
             self._arm_timer()
+            if not self._applier.is_amid:
+                self._snapshots.look(self.applied_index)
 
     # --- proposals ---
 

@@ -11,7 +11,8 @@ would miss heartbeats and elections because of its housekeeping. So
 
 **Crash.** Until the rename the snapshot and log of before are in force, and a file that was left beside them is removed
 at the next start. **A snapshot from the leader** that is installed meanwhile is newer: the one under way is dropped.
-**A disk that is full** is tried again after some more entries; any other error of the disk stops the node.
+**A disk that is full** is tried again after some more entries, or after some time if somebody waits for the snapshot:
+what would bring entries may be refused until then. Any other error of the disk stops the node.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 SAYING_CONFIGURATIONS = 3
 #: A snapshot for which there was no space is tried again after so many entries.
 SNAPSHOT_RETRY_ENTRIES = 1000
+#: Or, if somebody waits for it, after so long: encoding a large one takes the better part of a second.
+SNAPSHOT_WANTED_RETRY_S = 30.0
 
 
 class SnapshotSource(Protocol):
@@ -76,21 +79,32 @@ class SnapshotTaker:
         self._on_failed = on_failed
         #: Entries applied since the last snapshot was begun.
         self._entries = 0
+        #: When there was no space for the last one; ``None``: there was.
+        self._refused_s: float | None = None
         self._taking: asyncio.Task[None] | None = None
 
     def applied(self, count: int, index: int) -> None:
         """So many entries more, the last at ``index``: begin a snapshot if it is time."""
         self._entries += count
-        is_due = (
-            self._entries >= self._entries_max
-            or self._storage.log_bytes > self._log_bytes_max
-            or self._source.wants_snapshot
-        )
-        if self._taking is None and is_due and self._entries > 0:
+        self.look(index)
+
+    def look(self, index: int) -> None:
+        """Between two entries, the last at ``index``; also now and then, for time may have passed."""
+        if self._taking is None and self._is_due(index):
             self._entries = 0
             says_configuration = self._source.protocol >= SAYING_CONFIGURATIONS
             taking = self._take(index, self._source.snapshot_pieces(), says_configuration)
             self._taking = asyncio.get_running_loop().create_task(taking)
+
+    def _is_due(self, index: int) -> bool:
+        if self._source.wants_snapshot and self._may_retry() and self._is_newest(index):
+            return True
+        is_long = self._entries >= self._entries_max or self._storage.log_bytes > self._log_bytes_max
+        return is_long and self._entries > 0
+
+    def _may_retry(self) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        return self._refused_s is None or now_s - self._refused_s >= SNAPSHOT_WANTED_RETRY_S
 
     def installed(self) -> None:
         """A snapshot of the leader's is in force."""
@@ -117,9 +131,11 @@ class SnapshotTaker:
                 self._core.compact(snapshot)
                 self._storage.adopt_snapshot(snapshot)
                 self._source.snapshot_taken(index, data)
+            self._refused_s = None
         except DiskFullError as error:
             log.warning("no space for a snapshot, the log grows on: %s", error)
             self._entries = -SNAPSHOT_RETRY_ENTRIES
+            self._refused_s = asyncio.get_running_loop().time()
         except StorageError as error:
             self._on_failed(error)
         except Exception as error:

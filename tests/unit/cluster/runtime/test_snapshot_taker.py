@@ -270,3 +270,33 @@ async def test_a_snapshot_is_taken_early_for_who_wants_to_know_how_large_it_is()
     node.say(1)
     await until_written(node)
     assert len(node.state.taken) == 1
+
+
+async def test_one_that_somebody_waits_for_is_tried_again_after_some_time_also_without_entries(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is refused for what the metadata take proposes nothing, so the entries do not come."""
+    monkeypatch.setattr(snapshot_taker, "SNAPSHOT_WANTED_RETRY_S", 1e9)
+    node.state.wants_snapshot = True
+    node.disk.full_for = "snapshot"
+    node.say(1)
+    await until_written(node)
+    node.disk.full_for = None
+    node.say(EVERY)
+    node.taker.look(node.core.log.applied)
+    await turns()
+    assert node.worker.jobs == []
+    monkeypatch.setattr(snapshot_taker, "SNAPSHOT_WANTED_RETRY_S", 0)
+    node.taker.look(node.core.log.applied)
+    await until_written(node)
+    assert len(node.state.taken) == 1
+    node.taker.look(node.core.log.applied)
+    await turns()
+    assert node.worker.jobs == [], "nothing was applied since"
+
+
+async def test_time_alone_calls_for_no_snapshot(node: Node) -> None:
+    node.say(1)
+    node.taker.look(node.core.log.applied)
+    await turns()
+    assert node.state.pieces_said == 0
