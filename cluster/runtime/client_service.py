@@ -65,6 +65,8 @@ class ClientService:
         #: One change at a time.
         self._changing = asyncio.Lock()
         self._may_serve = False
+        #: The latest word: changes that wait for one before them may be out of date.
+        self._paused: Pause | None = None
         self._is_serving = False
         self._tasks: dict[asyncio.Task[None], None] = {}
 
@@ -90,13 +92,14 @@ class ClientService:
     async def open(self, pause: Pause | None) -> None:
         """This node has its roles: serve, now or when the pause has ended. Raises `ConfigError`."""
         self._may_serve = True
+        self._paused = pause
         self._spawn(self._sweep())
-        if pause is None:
-            await self._serve()
+        await self._serve()
 
     def pause_changed(self, pause: Pause | None) -> None:
         """Stop serving at once, or (``None``) serve again, in the background; queues that were abandoned meanwhile are
         deleted then, also by who has served all the time."""
+        self._paused = pause
         if pause is not None and self._server is not None:
             self._is_serving = False
             self._server.refuse(_farewell(pause))
@@ -124,7 +127,7 @@ class ClientService:
 
     async def _serve(self) -> None:
         async with self._changing:
-            if self._server is not None or self._ending.is_requested:
+            if self._server is not None or self._paused is not None or self._ending.is_requested:
                 return
             server = self._make_server()
             try:
@@ -132,7 +135,13 @@ class ClientService:
             except OSError as error:
                 raise cannot_listen("listeners.tcp.default", self._address, error) from None
             self._server = server
-            self._is_serving = True
+            self._let_in(server)
+
+    def _let_in(self, server: ClientServer) -> None:
+        """It has started: a pause may have begun meanwhile, and who is to stop it waits for that."""
+        self._is_serving = self._paused is None
+        if self._paused is not None:
+            server.refuse(_farewell(self._paused))
 
     async def _pause(self, pause: Pause) -> None:
         async with self._changing:
@@ -146,7 +155,8 @@ class ClientService:
             return  # `open` serves when this node is ready
         try:
             await self._serve()
-            await self._delete_abandoned_queues()
+            if self._paused is None:
+                await self._delete_abandoned_queues()
         except ConfigError as error:
             self._ending.fail(str(error), exit_code_of(error))
         except WarrenError as error:
@@ -156,6 +166,7 @@ class ClientService:
         if self._is_serving:
             assert self._server is not None, "whoever serves has a server"
             assert self._may_serve, "nobody is served before this node has its roles"
+            assert self._paused is None, "nobody is served during a pause"
 
 
 def _farewell(pause: Pause) -> str:

@@ -172,6 +172,32 @@ async def test_clients_are_not_listened_to_from_the_moment_of_the_pause() -> Non
     assert bench.running() == [False, True]
 
 
+async def test_nobody_is_let_in_by_the_end_of_a_pause_that_another_one_has_followed() -> None:
+    bench = Bench()
+    await bench.service.open(None)
+    bench.servers[0].all_closed.clear()
+    for has_quorum in (False, True, False):
+        await bench.quorum(has_quorum)
+    bench.servers[0].all_closed.set()
+    await bench.quorum(False)
+    assert (bench.running(), bench.service.is_serving) == ([False], False)
+    assert bench.deletions == 0
+    await bench.quorum(True)
+    assert (bench.running(), bench.service.is_serving, bench.deletions) == ([False, True], True, 1)
+
+
+async def test_a_pause_that_begins_while_the_server_starts_lets_nobody_in() -> None:
+    bench = Bench()
+    opening = asyncio.create_task(bench.service.open(None))
+    await asyncio.sleep(0)
+    bench.service.pause_changed(BEHIND)
+    await opening
+    assert not bench.service.is_serving
+    assert "lags" in bench.servers[0].refused
+    await bench.quorum(True)
+    assert bench.running() == [False, True]
+
+
 async def test_connections_that_lost_their_user_or_vhost_are_looked_for_where_there_are_any() -> None:
     bench = Bench()
     bench.service.access_ended(lambda user, vhost: f"{user} {vhost}")
