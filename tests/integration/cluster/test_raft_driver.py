@@ -253,6 +253,17 @@ async def test_the_others_go_on_when_the_leader_dies_and_it_catches_up_by_snapsh
     assert await returned.say("back") == 64
 
 
+async def test_a_snapshot_that_somebody_waits_for_needs_no_further_entry(group: Group) -> None:
+    await group.start(*NAMES)
+    node = group.nodes[NAMES[0]]
+    await node.say("before")
+    log = node.driver.core.log
+    assert log.snapshot.index == 0
+    node.state.wants_snapshot = True
+    await eventually_async(lambda: log.snapshot.index > 0, "the snapshot is taken")
+    assert log.snapshot.index == log.applied
+
+
 async def test_without_a_majority_nothing_is_decided_and_it_is_reported(group: Group) -> None:
     await group.start(*NAMES)
     leader = await group.elect()
