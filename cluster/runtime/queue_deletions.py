@@ -10,10 +10,11 @@ nobody began to consume, so whenever it comes about, the deletion is what was as
 sealed within the call that took the consumer away, so nobody sees it without. A consumer whose node is merely cut off
 will be attached again; so will those of all nodes after a change of masters. Then the queue is looked at again when
 every node that counts as up could have done so, and deleted if there still is no consumer. That there ever was one
-is committed before the first one hears of it (`note_consumer`): those who had it may all be gone with one machine, and
-a master that knows nothing of it would keep the queue for ever, like one that nobody has consumed yet. It is not
-committed before the master has taken the consumer: one that was refused was none, and a queue that nobody has consumed
-is not to go.
+is committed when the master has taken the first one (`note_consumer`): those who had it may all be gone with one
+machine, and a master that knows nothing of it would keep the queue for ever, like one that nobody has consumed yet.
+So it does if that machine is lost before the commit, of which the consumer hears nothing: the other order would have a
+queue deleted with all it has because somebody was refused, and to let the consumer wait for the commit would have to
+take back what was delivered to it if there is none.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from cluster.metadata.errors import RefusedChangeError
 from cluster.metadata.kinds import protocol_of
 from cluster.runtime.background import Background
 from cluster.runtime.metadata_group import MetadataGroup
-from node.errors import ConnectionFailure, WarrenError
+from node.errors import WarrenError
 from node.ids import Epoch, NodeName, QueueId
 from node.queues.queue_process import QueueProcess
 from node.topology.commands import DeleteQueue, NoteConsumer
@@ -70,25 +71,40 @@ class QueueDeletions:
         self._cut_off = cut_off
         #: Deletions that are being decided.
         self._deciding: dict[QueueId, Epoch] = {}
+        #: Auto-delete queues of which it is being noted that they had a consumer.
+        self._noting: dict[QueueId, None] = {}
         #: Auto-delete queues that are to be looked at again.
         self._watched: dict[QueueId, None] = {}
 
     # --- auto-delete ---
 
-    async def note_consumer(self, queue: QueueRecord) -> None:
-        """An auto-delete queue has a consumer, who is about to hear so: every later master is to know. Costs a commit
-        once in the life of a queue; none of an exclusive one, which goes with its connection. Raises
-        `ConnectionFailure`.
+    def note_consumer(self, queue: QueueRecord) -> None:
+        """An auto-delete queue has a consumer: every later master is to know. Costs a commit once in the life of a
+        queue; none of an exclusive one, which goes with its connection.
 
         While a member does not know the command only this node and the queue's master know, as before it was there."""
-        command = NoteConsumer(queue.vhost, queue.name, queue.queue_id)
-        is_known = protocol_of(command) <= self._metadata.state.protocol
-        if queue.was_consumed or queue.exclusive_owner is not None or not is_known:
+        is_known = protocol_of(_note_of(queue)) <= self._metadata.state.protocol
+        if queue.was_consumed or queue.exclusive_owner is not None or not is_known or queue.queue_id in self._noting:
             return
+        self._noting[queue.queue_id] = None
+        self._background.spawn(self._note(queue), f"consumers of {queue.queue_name}")
+
+    async def _note(self, queue: QueueRecord) -> None:
         try:
-            await self._metadata.change(ChangeTopology(command, self._node))
-        except WarrenError as error:
-            raise ConnectionFailure(541, str(error)) from None
+            while self._is_to_be_noted(queue):
+                try:
+                    await self._metadata.change(ChangeTopology(_note_of(queue), self._node))
+                except RefusedChangeError as error:
+                    log.info("%s: that it had a consumer is not noted: %s", queue.queue_name, error)
+                    return
+                except WarrenError:
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            del self._noting[queue.queue_id]
+
+    def _is_to_be_noted(self, queue: QueueRecord) -> bool:
+        found = self._metadata.topology.queue(queue.vhost, queue.name)
+        return found is not None and found.queue_id == queue.queue_id and not found.was_consumed
 
     def unused(self, queue: QueueRecord, may_return: bool) -> None:
         """An auto-delete queue has lost its last consumer; it ``may_return``."""
@@ -164,3 +180,7 @@ class QueueDeletions:
         if process is not None:
             process.unseal()
             self._queues.touch(queue_id)
+
+
+def _note_of(queue: QueueRecord) -> NoteConsumer:
+    return NoteConsumer(queue.vhost, queue.name, queue.queue_id)

@@ -6,7 +6,7 @@ A caller that has to wait holds a future until `CallGoesOn` names its call. It p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
 from cluster.metadata.records import MastershipRecord
@@ -54,8 +54,8 @@ class ClusterGateway:
         """``clock`` (seconds) goes on within a turn of the loop, in which so many sessions at most are opened over a
         new link."""
         self._loop = loop
-        #: Awaited before a client hears that it consumes from an auto-delete queue.
-        self.note_consumer: Callable[[QueueRecord], Awaitable[None]] | None = None
+        #: Hears that an auto-delete queue has a consumer.
+        self.note_consumer: Callable[[QueueRecord], None] = lambda _queue: None
         self._queue_record = queue_record
         self._entry = entry = Entry(
             node, local, links, mastership, queue_record, self._carry_out, flow, incarnation=incarnation
@@ -102,9 +102,8 @@ class ClusterGateway:
     async def consume(self, channel: ChannelKey, queue_id: QueueId, spec: ConsumerSpec) -> None:
         await self._ask(channel, queue_id, Question("consume", consumer=spec))
         queue = self._queue_record(queue_id)
-        if queue is not None and queue.auto_delete and self.note_consumer is not None:
-            # It hears nothing before that: should the queue and this node be lost now, there was none.
-            await self.note_consumer(queue)
+        if queue is not None and queue.auto_delete:
+            self.note_consumer(queue)
         # Our caller goes on within this turn, and tells its client.
         self._loop.call_soon(self._entry.consumer_started, queue_id, ConsumerKey(channel, spec.consumer_tag))
 

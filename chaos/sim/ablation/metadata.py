@@ -200,6 +200,6 @@ def any_log_may_lead(patches: Patches) -> None:
 def auto_delete_forgotten(patches: Patches) -> None:
     """That a queue has had consumers is known to those who had them, and to their master."""
 
-    async def keep_to_itself(_self: QueueDeletions, _queue: QueueRecord) -> None: ...
+    def keep_to_itself(_self: QueueDeletions, _queue: QueueRecord) -> None: ...
 
     patches.setattr(QueueDeletions, "note_consumer", keep_to_itself)

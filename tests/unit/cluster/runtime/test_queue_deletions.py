@@ -110,14 +110,30 @@ async def test_an_auto_delete_queue_goes_though_everybody_who_knew_its_consumer_
     assert not exists(bench, queue_id)
 
 
-async def test_that_there_is_a_consumer_is_committed_once_and_before_it_begins(bench: RuntimeBench) -> None:
+async def test_that_there_is_a_consumer_is_committed_once(bench: RuntimeBench) -> None:
     queue_id = declare(bench, auto_delete=True)
     before = len(bench.log.proposed)
     for _ in range(2):
         await bench.runtime.gateway.consume(next_channel(bench), queue_id, CONSUMER)
+    await bench.settle()
     assert [each for each in bench.log.proposed[before:] if isinstance(each, ChangeTopology)] == [
         ChangeTopology(NoteConsumer("/", "q", queue_id), N1)
     ]
+
+
+async def test_that_there_is_a_consumer_is_committed_when_it_can_be(bench: RuntimeBench) -> None:
+    queue_id = declare(bench, auto_delete=True)
+    bench.log.has_quorum = False
+    await bench.runtime.gateway.consume(next_channel(bench), queue_id, CONSUMER)
+    await bench.settle()
+    queue = bench.runtime.metadata.topology.queue("/", "q")
+    assert queue is not None
+    assert not queue.was_consumed
+    bench.log.has_quorum = True
+    await bench.pass_time(3_000)
+    queue = bench.runtime.metadata.topology.queue("/", "q")
+    assert queue is not None
+    assert queue.was_consumed
 
 
 async def test_while_a_member_may_not_know_that_command_consumers_are_remembered_as_before() -> None:
