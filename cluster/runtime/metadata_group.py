@@ -32,7 +32,7 @@ from node.errors import AmqpError, ConnectionFailure, QueueMovedError, StorageEr
 from node.ids import Incarnation, NodeName, QueueId
 from node.pieces import Pieces, at_once
 from node.throttled_log import ThrottledLog
-from node.topology.commands import TopologyCommand
+from node.topology.commands import Bind, TopologyCommand
 from node.topology.topology import Topology
 
 log = logging.getLogger(__name__)
@@ -168,7 +168,8 @@ class MetadataGroup:
         whatever the state (`check_proposal`), is not proposed.
         """
         self.state.versions.check_kind(command, self.held_back_by)
-        self.size.check(command)
+        if not self._is_there(command):
+            self.size.check(command)
         consensus = self.consensus
         request_id = RequestId(self._node, self._incarnation, self._last_request + 1)
         payload = encode_request(Request(request_id, command))
@@ -182,6 +183,11 @@ class MetadataGroup:
             raise
         except TimeoutError as error:
             raise NoQuorumError(f"the cluster has not decided: {error}") from None
+
+    def _is_there(self, command: Command) -> bool:
+        """Whether this adds nothing: clients bind again what they have bound before."""
+        bind = command.command if isinstance(command, ChangeTopology) else None
+        return isinstance(bind, Bind) and self.topology.has_binding(bind)
 
     async def change_everywhere(self, command: Command) -> Any:
         """As `change`, and all peers have applied it, too: clients see the change wherever they are connected.
@@ -258,10 +264,11 @@ class MetadataGroup:
         return self.size.is_doubtful
 
     def snapshot_pieces(self) -> Iterator[bytes]:
+        self.size.begin()
         return self.state.snapshot_pieces()
 
     def snapshot_taken(self, index: int, data: bytes) -> None:
-        self.size.measured(data)
+        self.size.taken(data)
         self.state.begin_history(data, index)
 
     def restore(self, data: bytes) -> None:
@@ -273,7 +280,7 @@ class MetadataGroup:
             leftovers = yield from self.state.restore_in_pieces(data)
         except NewerKindError as error:
             raise NewerReleaseError(f"a snapshot of the metadata ({error})", "a protocol", self.spoken) from None
-        self.size.measured(data)
+        self.size.restored(data)
         index = self._topology_index = self.state.applied_index
         if self._listener is not None:
             self.followed.begin(index, self.state.masterships)

@@ -51,8 +51,8 @@ class MetadataSize:
 
     def __init__(self) -> None:
         self._snapshot_bytes = 0
-        #: Of entries applied since.
-        self._log_bytes = 0
+        #: Of entries applied since it was begun, and of those that the one being taken has.
+        self._log_bytes = self._taken_bytes = 0
         self._has_shrunk = False
 
     def applied(self, payload: bytes, command: Command) -> None:
@@ -60,10 +60,21 @@ class MetadataSize:
         self._log_bytes += len(payload)
         self._has_shrunk |= _is_one_of(command, _SHRINKING, _SHRINKING_TOPOLOGY)
 
-    def measured(self, snapshot: bytes) -> None:
-        """A snapshot is in force, taken here or the leader's."""
+    def begin(self) -> None:
+        """A snapshot of what is applied now is being taken; it may come to nothing."""
+        self._taken_bytes = self._log_bytes
+        self._has_shrunk = False
+
+    def taken(self, snapshot: bytes) -> None:
+        """The one that was begun last is in force."""
         self._snapshot_bytes = len(snapshot)
-        self._log_bytes = 0
+        self._log_bytes -= self._taken_bytes
+        self._taken_bytes = 0
+
+    def restored(self, snapshot: bytes) -> None:
+        """The state is what this one says."""
+        self._snapshot_bytes = len(snapshot)
+        self._log_bytes = self._taken_bytes = 0
         self._has_shrunk = False
 
     @property

@@ -25,7 +25,7 @@ from typing import Protocol
 from cluster.raft.core import RaftCore
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.outside import Worker
-from node.errors import DiskFullError, StorageError
+from node.errors import DiskFullError, OpenFilesError, StorageError
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +79,8 @@ class SnapshotTaker:
         self._on_failed = on_failed
         #: Entries applied since the last snapshot was begun.
         self._entries = 0
-        #: When there was no space for the last one; ``None``: there was.
-        self._refused_s: float | None = None
+        #: When the last one was begun.
+        self._begun_s = float("-inf")
         self._taking: asyncio.Task[None] | None = None
 
     def applied(self, count: int, index: int) -> None:
@@ -92,19 +92,20 @@ class SnapshotTaker:
         """Between two entries, the last at ``index``; also now and then, for time may have passed."""
         if self._taking is None and self._is_due(index):
             self._entries = 0
+            self._begun_s = asyncio.get_running_loop().time()
             says_configuration = self._source.protocol >= SAYING_CONFIGURATIONS
             taking = self._take(index, self._source.snapshot_pieces(), says_configuration)
             self._taking = asyncio.get_running_loop().create_task(taking)
 
     def _is_due(self, index: int) -> bool:
-        if self._source.wants_snapshot and self._may_retry() and self._is_newest(index):
+        if self._source.wants_snapshot and self._may_follow() and self._is_newest(index):
             return True
         is_long = self._entries >= self._entries_max or self._storage.log_bytes > self._log_bytes_max
         return is_long and self._entries > 0
 
-    def _may_retry(self) -> bool:
-        now_s = asyncio.get_running_loop().time()
-        return self._refused_s is None or now_s - self._refused_s >= SNAPSHOT_WANTED_RETRY_S
+    def _may_follow(self) -> bool:
+        """What is wanted is large: one after the other would keep the node busy."""
+        return asyncio.get_running_loop().time() - self._begun_s >= SNAPSHOT_WANTED_RETRY_S
 
     def installed(self) -> None:
         """A snapshot of the leader's is in force."""
@@ -129,13 +130,11 @@ class SnapshotTaker:
             await self._worker.run(lambda: self._storage.prepare_snapshot(snapshot))
             if self._is_newest(index):
                 self._core.compact(snapshot)
-                self._storage.adopt_snapshot(snapshot)
                 self._source.snapshot_taken(index, data)
-            self._refused_s = None
-        except DiskFullError as error:
+                self._storage.adopt_snapshot(snapshot)
+        except (DiskFullError, OpenFilesError) as error:
             log.warning("no space for a snapshot, the log grows on: %s", error)
             self._entries = -SNAPSHOT_RETRY_ENTRIES
-            self._refused_s = asyncio.get_running_loop().time()
         except StorageError as error:
             self._on_failed(error)
         except Exception as error:

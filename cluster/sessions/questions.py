@@ -44,7 +44,7 @@ class Answer:
 #: Questions whose answer means nothing in the next session.
 BOUND_TO_SESSION = frozenset({"consume", "get"})
 #: Questions whose answer depends on whether a queue that is about to be deleted will be.
-_WAITING_FOR_SEAL = frozenset({"consume", "get", "counts", "cancel"})
+_WAITING_FOR_SEAL = frozenset({"consume", "get", "counts"})
 _DONE = Answer()
 
 

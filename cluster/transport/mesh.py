@@ -294,8 +294,9 @@ class Mesh:
         except (WireError, HandshakeError, StorageError) as error:
             if not isinstance(error, QuestionAnswered):
                 self._refusals.write(str(error), f"refused a {kind.value} stream from {stream.caller}: {error}")
-            with suppress(StreamBroken):
-                await stream.write(encode_verdict(self._verdict(str(error), sender)))
+            with suppress(StreamBroken, TimeoutError):
+                async with asyncio.timeout(self._timing.handshake_timeout_ms / 1000):
+                    await stream.write(encode_verdict(self._verdict(str(error), sender)))
             return None
         finally:
             self._strangers.pop(task, None)
@@ -304,7 +305,9 @@ class Mesh:
         """Of too many that have proved nothing yet, the oldest has had its time."""
         self._strangers[task] = limit
         if len(self._strangers) > STRANGERS_MAX:
-            self._strangers.pop(next(iter(self._strangers))).reschedule(0)
+            oldest = self._strangers.pop(next(iter(self._strangers)))
+            with suppress(RuntimeError):  # it is over, or about to be
+                oldest.reschedule(0)
 
     async def _hear_out(self, kind: StreamKind, stream: IncomingStream) -> tuple[Hello, int] | None:
         """The hello of somebody who has proved to know the secret, and what will be spoken.

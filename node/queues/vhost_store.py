@@ -156,6 +156,7 @@ class VhostStore:
             self._disk, self._transient_directory, self._group_commit, self._config, {}, is_transient=True
         )
         self._stores = SharedStores(persistent, transient)
+        self._deletions.on_unreleased = persistent.count_anew
         yield from persistent.opening
         if self.store_recovery.corrupt:
             yield from self._remove_terms()
@@ -298,8 +299,14 @@ class VhostStore:
             is_reopened=queue_id in self._known,
             progress=progress,
         )
+        is_first = queue_id not in self._known
         self._known.add(queue_id)
-        yield from storage.opening()
+        try:
+            yield from storage.opening()
+        except BaseException:
+            if is_first and not storage.has_given_back:
+                self._known.discard(queue_id)
+            raise
         self._disk.acknowledge(directory)
         queue = self._open[queue_id] = LocalReplica(storage, self._group_commit, self._config)
         if is_compared:

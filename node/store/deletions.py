@@ -80,6 +80,8 @@ class Removals:
         self._owner = owner
         #: In the order in which they were deleted.
         self._waiting: deque[_Deletion] = deque()
+        #: References of what is deleted could not be read, and are not given back.
+        self.on_unreleased: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         """Directories that are not gone yet."""
@@ -115,7 +117,7 @@ class Removals:
                 for _ in deletion.references:
                     return FILES_PER_STEP
             except StorageError as error:
-                self._log_unreleased(deletion, error)
+                self._unreleased(deletion, error)
             deletion.removal = remove_below(self._disk, deletion.directory)
         for _ in deletion.removal:
             return 1
@@ -123,9 +125,9 @@ class Removals:
         self._waiting.popleft()
         return 1
 
-    @staticmethod
-    def _log_unreleased(deletion: _Deletion, error: StorageError) -> None:
+    def _unreleased(self, deletion: _Deletion, error: StorageError) -> None:
         log.warning("%s of a deleted queue: some references are not given back: %s", deletion.directory, error)
+        self.on_unreleased()
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if the state contradicts itself."""
@@ -178,7 +180,7 @@ class Deletions(Removals):
                 for _ in deletion.references if deletion.generation else ():
                     pass
             except StorageError as error:
-                self._log_unreleased(deletion, error)
+                self._unreleased(deletion, error)
 
 
 def files_below(disk: Disk, directory: str) -> list[str]:

@@ -128,6 +128,8 @@ class QueueStorage:
         self._named_generation = 0
         self._short_files = short_files
         self._is_reopened = is_reopened
+        #: An opening may have given references of the shared store back that the files still have.
+        self.has_given_back = False
 
     def opening(self) -> Steps[None]:
         """Create what is needed, or recover what is there. Raises `StorageError` if the disk refuses."""
@@ -310,6 +312,7 @@ class QueueStorage:
                 self.index = new
 
     def _begin_conversion(self, old: QueueIndex, new: QueueIndex, next_seq_id: int) -> ConvertingIndex:
+        self.has_given_back = True
         converting = ConvertingIndex(
             old,
             new,

@@ -137,6 +137,11 @@ class Topology:
         implicit = [BindingRecord(vhost, DEFAULT_EXCHANGE, name, "queue", name, {}) for name in content.queues]
         return [*implicit, *content.bindings]
 
+    def has_binding(self, bind: Bind) -> bool:
+        """True if there is this one."""
+        content = self._vhosts.get(bind.vhost)
+        return content is not None and content.bindings.find(bind) is not None
+
     def bindings_from(self, vhost: str, source: str) -> list[BindingRecord]:
         """Stored bindings with this exchange as source."""
         content = self._vhosts.get(vhost)

@@ -17,7 +17,7 @@ from cluster.transport.admin_port import ExitCode, exit_code_of
 from node.auth import UserDirectory
 from node.errors import ChannelError, ConnectionFailure
 from node.ids import Incarnation, NodeName
-from node.topology.commands import CreateVhost, DeclareExchange, DeleteExchange
+from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeleteExchange
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 
@@ -129,8 +129,11 @@ async def test_definitions_that_take_too_much_are_not_added_to(log: Log, monkeyp
     log.visible.set_result(True)
     await log.group.submit(CreateVhost("/"))
     await log.group.submit(DeclareExchange("/", "old", "direct", True, False, False, {}))
+    bind = Bind("/", "old", "amq.direct", "exchange", "key", {})
+    await log.group.submit(bind)
     monkeypatch.setattr("cluster.runtime.metadata_size.SNAPSHOT_BYTES_MAX", 100)
     log.take_snapshot()
+    await log.group.submit(bind)
     for growing in (
         ChangeTopology(CreateVhost("v"), N1),
         ChangeTopology(DeclareExchange("/", "new", "direct", True, False, False, {}), N1),
@@ -148,6 +151,23 @@ async def test_definitions_that_take_too_much_are_not_added_to(log: Log, monkeyp
     wanted.append(log.group.wants_snapshot)
     assert wanted == [False, True, False], "there may be room when something is gone"
     await log.group.submit(CreateVhost("v"))
+
+
+async def test_what_goes_while_they_are_measured_may_be_what_was_too_much(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.visible.set_result(True)
+    await log.group.submit(CreateVhost("/"))
+    for name, size in (("small", 1), ("large", 500)):
+        await log.group.submit(DeclareExchange("/", name, "direct", True, False, False, {"x": "y" * size}))
+    monkeypatch.setattr("cluster.runtime.metadata_size.SNAPSHOT_BYTES_MAX", 500)
+    log.take_snapshot()
+    await log.group.submit(DeleteExchange("/", "small"))
+    assert log.group.wants_snapshot
+    index, pieces = log.index, log.group.snapshot_pieces()
+    await log.group.submit(DeleteExchange("/", "large"))
+    log.group.snapshot_taken(index, b"".join(pieces))
+    assert log.group.wants_snapshot
 
 
 async def test_nor_if_too_much_came_since_they_were_measured(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,29 +158,3 @@ async def test_what_an_earlier_life_of_a_node_has_asked_is_not_answered_to_its_n
     await network.pump()
     with pytest.raises(ChannelError, match="exclusive use"):
         await consuming
-
-
-@pytest.mark.parametrize("no_ack", [True, False])
-async def test_a_consumer_that_is_cancelled_before_it_is_attached_again_is_not(
-    network: SessionNetwork, no_ack: bool
-) -> None:
-    """Its queue has moved, and is sealed there; both its attach and its end wait for the fate of the queue."""
-    _, channel = await consume(network, "n1", ConsumerSpec("tag", no_ack, False))
-    network.lose("n2")
-    network["n3"].master(SteeredQueue())
-    process = network["n3"].queue
-    assert process is not None
-    process.seal_for_delete(if_unused=False, if_empty=True)
-    network.move(record("n3", 2))
-    await network.pump()
-    cancelling = asyncio.ensure_future(network["n1"].gateway.cancel(channel, QUEUE, "tag"))
-    await network.pump()
-    network["n3"].unseal()
-    await network.pump()
-    await cancelling
-    assert process.consumer_count == 0
-    network["n1"].gateway.publish(channel, QUEUE, [message(1)], [1])
-    consuming = asyncio.ensure_future(network["n1"].gateway.consume(channel, QUEUE, ConsumerSpec("tag", False, False)))
-    await network.pump()
-    await consuming
-    assert (process.consumer_count, process.ready) == (1, 0), "its tag may be used again"

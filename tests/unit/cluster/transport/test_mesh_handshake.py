@@ -102,6 +102,39 @@ async def test_of_many_strangers_the_oldest_is_sent_away_and_a_peer_comes_in(
     await pair.until_all_up(1)
 
 
+class UnreadStream:
+    """A stranger's, who says nothing that can be read, and reads nothing; or says nothing at all."""
+
+    caller = "somewhere"
+
+    def __init__(self, *frames: bytes) -> None:
+        self._frames = list(frames)
+
+    async def read(self) -> bytes | None:
+        if not self._frames:
+            await asyncio.Event().wait()
+        return self._frames.pop()
+
+    async def write(self, frame: bytes) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_stranger_that_does_not_read_its_refusal_is_in_nobodys_way_and_goes(
+    pair: MeshNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mesh_module, "STRANGERS_MAX", 1)
+    mesh = await pair.start(N2)
+    strangers = [UnreadStream(b"no hello"), UnreadStream()]
+    serving = []
+    for stranger in strangers:
+        serving.append(asyncio.create_task(mesh._serve(StreamKind.CONSENSUS, stranger)))
+        await asyncio.sleep(0.01)
+    assert [task.done() for task in serving] == [False, False]
+    done, _ = await asyncio.wait(serving, timeout=2 * TIMING.handshake_timeout_ms / 1000)
+    assert [task.exception() for task in done] == [None, None]
+    mesh.check_invariants()
+
+
 async def test_a_hello_is_short(pair: MeshNodes, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a stranger says is kept until he has proved to be none, and looked at before."""
     await pair.start(N2)

@@ -128,6 +128,34 @@ def test_what_a_failed_copy_had_that_was_deleted_is_found_by_the_next_start() ->
     assert messages_left_after_a_clean_start(harness) == 0
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_a_queue_had_that_was_deleted_while_it_was_opened_first_is_given_back(version: int) -> None:
+    harness = StoreHarness()
+    fan_out(harness, 5, version)
+    harness.disk.crash(CrashStyle.DROP, random.Random(1))
+    harness.start()
+    harness.store.delete_queue_directory(SECOND)
+    steps = harness.store.queue_opening(FIRST, QueueName("/", f"q{FIRST}"), True, version)
+    next(steps)
+    steps.close()
+    harness.store.delete_queue_directory(FIRST)
+    collect_garbage(harness)
+    assert harness.store.shared_status().messages == 0
+
+
+def test_references_of_a_deleted_queue_that_could_not_be_read_are_found_by_the_next_start() -> None:
+    harness = StoreHarness()
+    for queue in fan_out(harness, 5, 2):
+        queue.terminate()
+    for queue_id in (FIRST, SECOND):
+        harness.store.delete_queue_directory(queue_id)
+    harness.sync()
+    harness.disk.fail_reads = "/deleting/"
+    collect_garbage(harness)
+    harness.disk.fail_reads = None
+    assert messages_left_after_a_clean_start(harness) == 0
+
+
 def test_a_queue_that_was_closed_cleanly_leaves_the_tables_of_the_shared_store_in_force() -> None:
     harness = StoreHarness()
     first, second = fan_out(harness, 5, 2)

@@ -309,7 +309,7 @@ def test_of_a_deleted_queue_that_cannot_be_read_it_is_said_and_the_files_go(
 def test_a_deleted_queue_that_cannot_be_read_does_not_hinder_a_clean_stop(
     harness: StoreHarness, caplog: pytest.LogCaptureFixture, was_open: bool
 ) -> None:
-    """Its references are counted as held until the store counts anew; everything else is saved."""
+    """The next start counts references anew that could not be given back; everything else is saved."""
     queue, _ = fan_out(harness, 16)
     if was_open:
         queue.delete()
@@ -323,7 +323,7 @@ def test_a_deleted_queue_that_cannot_be_read_does_not_hinder_a_clean_stop(
     assert was_open or "some references are not given back" in caplog.text
     harness.disk.fail_reads = None
     harness.start()
-    assert harness.store.store_recovery.clean
+    assert harness.store.store_recovery.clean is was_open
     assert harness.store.shared_status().messages == 16
     other = harness.store.open_queue(OTHER_ID, OTHER_NAME, durable=True)
     assert counters(other.fetch(99, True)) == list(range(1, 17))
