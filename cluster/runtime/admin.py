@@ -191,7 +191,7 @@ class NodeAdmin:
             if running is not None:
                 yield SyncProgress(running.synced, running.total, is_finished=False)
             elif not role.mirrored.is_sync_wanted:
-                return  # cancelled, which is no failure in RabbitMQ either
+                break  # cancelled, which is no failure in RabbitMQ either
             await asyncio.sleep(SYNC_PROGRESS_INTERVAL_S)
         ready = role.mirrored.ready
         yield SyncProgress(ready, ready, is_finished=True)
