@@ -117,9 +117,18 @@ class MessageStore:
             for name in disk.list(directory):
                 disk.unlink(f"{directory}/{name}")
         #: To be gone through by whoever did not want the store to open at once.
-        self.opening: Steps[None] = self._open(references, may_open_clean, short_files, on_loss, on_progress)
+        steps = self._open(references, may_open_clean, short_files, on_loss, on_progress)
+        self.opening: Steps[None] = self._closed_if_unfinished(steps)
         if opens_at_once:
             run_through(self.opening)
+
+    def _closed_if_unfinished(self, steps: Steps[None]) -> Steps[None]:
+        """A scan has all files open."""
+        try:
+            yield from steps
+        except BaseException:
+            self.abandon()
+            raise
 
     def _open(
         self,

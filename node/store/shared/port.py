@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from node.errors import StorageError
+from node.errors import OpenFilesError, StorageError
 from node.ids import MsgId
 
 #: A position, or a msg_id.
@@ -14,6 +13,8 @@ _Entry = TypeVar("_Entry")
 
 #: Entries whose references one step gives back: some milliseconds of reading and counting.
 REFERENCES_PER_STEP = 2048
+#: A step comes ten times a second: some minutes, but a stop does not wait for ever.
+RELEASE_TRIES_MAX = 2_000
 
 
 class SharedStore(Protocol):
@@ -47,8 +48,16 @@ def release_references(stores: Mapping[bool, SharedStore], references: Iterable[
 
 
 def release_in_pieces(entries: Sequence[_Entry], release: Callable[[Sequence[_Entry]], None]) -> Iterator[None]:
-    """Call ``release`` with so many of the entries at a time; what it cannot read keeps its references."""
+    """Call ``release`` with so many of the entries at a time; what it cannot read keeps its references. For want of
+    descriptors it is tried again for a while."""
     for at in range(0, len(entries), REFERENCES_PER_STEP):
-        with suppress(StorageError):
-            release(entries[at : at + REFERENCES_PER_STEP])
+        for _ in range(RELEASE_TRIES_MAX):
+            try:
+                release(entries[at : at + REFERENCES_PER_STEP])
+            except OpenFilesError:
+                yield
+                continue
+            except StorageError:
+                pass
+            break
         yield

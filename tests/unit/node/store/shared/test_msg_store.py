@@ -485,3 +485,14 @@ def test_a_message_that_a_batch_names_twice_is_written_once_and_what_is_behind_i
     assert [node.store.read(msg_id_of(counter)) for counter in (1, 2)] == [envelopes[1], envelopes[2]]
     node.store.release(msg_id_of(1))
     assert node.store.contains(msg_id_of(1)), "it was named twice"
+
+
+def test_a_store_that_cannot_be_opened_keeps_no_file_open() -> None:
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=500))
+    node.write(*range(1, 20))
+    node.sync()
+    node.disk.crash(CrashStyle.DROP, random.Random(1))
+    node.disk.fail_reads = ".rdq"
+    with pytest.raises(StorageError):
+        node.start()
+    assert node.disk.open_handles == 0
