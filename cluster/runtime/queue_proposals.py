@@ -106,8 +106,12 @@ class QueueProposals:
     # --- places of mirrors ---
 
     def node_down(self, node: NodeName) -> None:
-        """The cluster has declared it down: what it had will come back with it."""
-        self._places = {key: place for key, place in self._places.items() if key[1] != node}
+        """The cluster has declared it down: what it had comes back with it, unless a drop is decided behind that."""
+        self._places = {
+            key: place
+            for key, place in self._places.items()
+            if key[1] != node or place.under_way or place.is_drop_undecided
+        }
 
     def ask_for_place(self, record: MastershipRecord) -> None:
         """The copy of this node, which no record names, may be opened again: it is to be a mirror until it fails."""

@@ -157,6 +157,19 @@ async def test_a_mirror_that_a_late_drop_has_put_out_again_is_offered_its_place(
     assert await bench.readmit() == []
 
 
+async def test_a_mirror_whose_drop_is_decided_behind_its_return_is_offered_its_place() -> None:
+    """It was declared down meanwhile, and has come back with its place."""
+    bench = Bench()
+    bench.may_answer.clear()
+    bench.stalled()
+    await bench.turn()
+    bench.proposals.node_down(N2)
+    bench.may_answer.set()
+    await bench.turn()
+    bench.mirrors()
+    assert await bench.readmit() == [ADD]
+
+
 async def test_no_place_is_offered_while_another_drop_of_the_mirror_is_under_way() -> None:
     """It names no time, so it would be carried out behind the offer."""
     bench = Bench()
