@@ -76,7 +76,7 @@ from node.amqp.server.bounds import ClientBounds, client_bounds
 from node.amqp.server.sockets import Listen
 from node.broker import Broker
 from node.config import NodeConfig
-from node.errors import DiskFullError, OpenFilesError, StorageError, WarrenError
+from node.errors import ShortageError, StorageError, WarrenError
 from node.ids import Incarnation, NodeName, QueueId
 from node.store.disk.distrust import OwnDisk, Use, reread_if_marked
 from node.store.disk.group_commit import FLUSHED_MAX, GroupCommit
@@ -369,7 +369,7 @@ def _admission(
     def begin_again(after: Incarnation) -> None:
         try:
             count_on_from(world.disk, str(config.data_dir), after)
-        except (DiskFullError, OpenFilesError):
+        except ShortageError:
             raise
         except StorageError as error:
             _disk_failed(ending, error)

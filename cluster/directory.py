@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node.config import COOKIE_NOT_TEXT
+from node.config import why_unreadable
 from node.errors import ConfigError
 
 DESCRIPTOR_FILE = "cluster.json"
@@ -79,7 +79,7 @@ class ClusterDirectory:
         try:
             return self.cookie_path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else COOKIE_NOT_TEXT
+            reason = why_unreadable(error)
             raise ConfigError(f"{self.cookie_path}: cannot read the cluster's cookie: {reason}") from None
 
     def remove(self) -> None:

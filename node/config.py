@@ -44,8 +44,6 @@ ELECTION_HEARTBEATS = 4
 PAUSE_BEFORE_SILENCE_HEARTBEATS = 2
 #: A shorter secret could be guessed over the network.
 COOKIE_MIN_CHARACTERS = 16
-#: What is said of a file that holds other bytes, which are not shown.
-COOKIE_NOT_TEXT = "it is not UTF-8 text; write a secret of letters and digits into it"
 
 __all__ = [
     "KEYS",
@@ -202,6 +200,13 @@ def _parse_setting(line: str, where: str) -> Setting:
         found = f"; found `{shown}`" if shown else ""
         raise ConfigError(f"{where}: write `key = value`, for instance `node_name = n1`{found}")
     return Setting(key, value, where)
+
+
+def why_unreadable(error: OSError | UnicodeDecodeError) -> str:
+    """Of a file that holds a secret; its bytes are not shown."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "it is not UTF-8 text; write a secret of letters and digits into it"
 
 
 def _known_key(line: str) -> str:
@@ -366,7 +371,7 @@ def _read_cookie(reader: _Reader, read_secret: Callable[[Path], str] | None, *, 
         try:
             cookie = read_secret(path).strip()
         except (OSError, UnicodeDecodeError) as error:
-            reason = (error.strerror or error) if isinstance(error, OSError) else COOKIE_NOT_TEXT
+            reason = why_unreadable(error)
             raise ConfigError(f"{where}: cannot read the file of `cluster.cookie_file`: {reason}") from None
     if cookie is None:
         if is_needed:

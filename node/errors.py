@@ -68,13 +68,16 @@ class StorageError(WarrenError):
     """The disk refused an operation, or what it holds is damaged."""
 
 
-class DiskFullError(StorageError):
-    """There is no room: nothing was damaged, and the same operation may succeed when there is room again."""
+class ShortageError(StorageError):
+    """Something is wanting: nothing was damaged, and the same operation may succeed when there is some of it again."""
 
 
-class OpenFilesError(StorageError):
-    """The process, or the system, may open no more files: nothing was damaged, and the same files may be opened when
-    others have been closed."""
+class DiskFullError(ShortageError):
+    """There is no room."""
+
+
+class OpenFilesError(ShortageError):
+    """The process, or the system, may open no more files until others have been closed."""
 
 
 class ConfigError(WarrenError):

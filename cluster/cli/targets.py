@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cluster.directory import DEFAULT_DIRECTORY, ENVIRONMENT_VARIABLE, ClusterDirectory, find_cluster_directory
 from cluster.home_cookie import FILE_NAME, home_cookie_path, read_home_cookie
-from node.config import COOKIE_NOT_TEXT, TlsFiles, parse_address
+from node.config import TlsFiles, parse_address, why_unreadable
 from node.errors import ConfigError
 
 DEFAULT_ADDRESS = "127.0.0.1:25672"
@@ -86,7 +86,7 @@ def _cookie(directory: ClusterDirectory | None, environment: Mapping[str, str]) 
         try:
             return path.read_text(encoding="utf-8").strip(), f"{path} ({COOKIE_FILE_VARIABLE})"
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else COOKIE_NOT_TEXT
+            reason = why_unreadable(error)
             raise ConfigError(f"{COOKIE_FILE_VARIABLE}: cannot read {path}: {reason}") from None
     if directory is not None:
         return directory.read_cookie(), str(directory.cookie_path)

@@ -36,7 +36,7 @@ from random import Random
 
 from cluster.metadata.errors import AS_A_NEW_NODE, NewerReleaseError
 from cluster.metadata.kinds import FIRST_PROTOCOL
-from node.errors import ConfigError, DiskFullError, OpenFilesError, StorageError
+from node.errors import ConfigError, ShortageError, StorageError
 from node.ids import NodeName
 from node.store.disk.disk import Disk, read_whole, write_durably
 
@@ -183,7 +183,7 @@ class IdentityFile:
             lines.append(f"forgetting = {identity.forgetting}")
         try:
             write_durably(self._disk, self._path, "".join(f"{line}\n" for line in lines).encode())
-        except (DiskFullError, OpenFilesError):
+        except ShortageError:
             raise
         except StorageError as error:
             self.on_failed(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from cluster.metadata.codec import CodecError, NewerKindError, decode_request, encode_request
@@ -147,14 +147,7 @@ class MetadataGroup:
             raise ConnectionFailure(541, str(error)) from None
 
     async def submit_all(self, commands: Sequence[TopologyCommand]) -> list[AmqpError | None]:
-        return list(await asyncio.gather(*map(self._refusal_of, commands)))
-
-    async def _refusal_of(self, command: TopologyCommand) -> AmqpError | None:
-        try:
-            await self.submit(command)
-        except AmqpError as error:
-            return error
-        return None
+        return await refusals_of(self.submit, commands)
 
     async def wait_known(self) -> None:
         await self.consensus.wait_visible(self._topology_index, self._live_peers)
@@ -291,6 +284,21 @@ class MetadataGroup:
                 yield
         self.followed.reach(index)
         yield from leftovers
+
+
+async def refusals_of(
+    submit: Callable[[TopologyCommand], Awaitable[object]], commands: Sequence[TopologyCommand]
+) -> list[AmqpError | None]:
+    """Submit changes side by side; of each what it was refused with."""
+
+    async def refusal_of(command: TopologyCommand) -> AmqpError | None:
+        try:
+            await submit(command)
+        except AmqpError as error:
+            return error
+        return None
+
+    return list(await asyncio.gather(*map(refusal_of, commands)))
 
 
 def events_by_queue(events: Sequence[Event]) -> list[tuple[QueueId | None, list[Event]]]:

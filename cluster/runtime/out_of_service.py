@@ -8,7 +8,7 @@ it counts as complete until a master goes on without it, and its files are kept 
 failed (*damaged*) is deleted once no other node can need it.
 
 A full disk is the exception: it has damaged nothing, and may have room again. Want of descriptors is another. Copies
-that went out of service for want of either (`DiskFullError`, `OpenFilesError`) are remembered (*starved*); whoever
+that went out of service for want of either (`ShortageError`) are remembered (*starved*); whoever
 watches both says when it is worth while to open them again (`OutOfService.forgive`), which is the recovery of a
 restart, of this queue alone.
 """
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from cluster.metadata.mastership import heirs
 from cluster.metadata.records import MastershipRecord
-from node.errors import DiskFullError, OpenFilesError, StorageError
+from node.errors import ShortageError, StorageError
 from node.ids import NodeName, QueueId
 from node.topology.records import QueueRecord
 
@@ -74,7 +74,7 @@ class OutOfService:
             )
         failure = Failure(record, is_damaged=isinstance(error, StorageError))
         self._failures[queue.queue_id] = failure
-        if isinstance(error, DiskFullError | OpenFilesError):
+        if isinstance(error, ShortageError):
             self._starved.add(queue.queue_id)
         return failure
 

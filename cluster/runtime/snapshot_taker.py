@@ -25,7 +25,7 @@ from typing import Protocol
 from cluster.raft.core import RaftCore
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.outside import Worker
-from node.errors import DiskFullError, OpenFilesError, StorageError
+from node.errors import ShortageError, StorageError
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class SnapshotTaker:
                 self._core.compact(snapshot)
                 self._source.snapshot_taken(index, data)
                 self._storage.adopt_snapshot(snapshot)
-        except (DiskFullError, OpenFilesError) as error:
+        except ShortageError as error:
             log.warning("no space for a snapshot, the log grows on: %s", error)
             self._entries = -SNAPSHOT_RETRY_ENTRIES
         except StorageError as error:

@@ -15,7 +15,7 @@ from typing import Any
 from node.amqp.ports import ConnectionControl, ConnectionInfo
 from node.auth import Authenticator, log_in
 from node.broker.connection import Connection
-from node.broker.definitions import DELETED_AT_ONCE
+from node.broker.deletion import delete_unconditionally
 from node.broker.parts import BrokerParts
 from node.errors import ConnectionFailure
 from node.flow.credit import FlowControl
@@ -23,7 +23,6 @@ from node.ids import NodeName
 from node.queues.gateway import QueueGateway
 from node.routing.router import AlternateExchange, Router, argued_alternate_exchange
 from node.topology.catalogue import Catalogue
-from node.topology.commands import DeleteQueue
 
 log = logging.getLogger(__name__)
 
@@ -96,12 +95,8 @@ class Broker:
         ]
         if abandoned:
             log.info("%d exclusive queues outlived their connections: they are deleted now", len(abandoned))
-        for start in range(0, len(abandoned), DELETED_AT_ONCE):
-            some = abandoned[start : start + DELETED_AT_ONCE]
-            deletions = [DeleteQueue(queue.vhost, queue.name, queue.queue_id) for queue in some]
-            for refusal in await self.parts.catalogue.submit_all(deletions):
-                if refusal is not None:
-                    raise refusal
+        if (refusal := await delete_unconditionally(self.parts.catalogue, abandoned)) is not None:
+            raise refusal
 
     def set_alarm(self, reason: str) -> None:
         """Publishers must stop (mission F3), for this reason; empty: they may go on.

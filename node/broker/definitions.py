@@ -18,12 +18,12 @@ from typing import Any
 from node.amqp.ports import QueueDeclared
 from node.amqp.values import SHORT_STRING_BYTES_MAX
 from node.auth import Action
-from node.broker.deletion import delete_queue
+from node.broker.deletion import delete_queue, delete_unconditionally
 from node.broker.parts import BrokerParts
 from node.errors import ChannelError
 from node.routing.properties import plain_table
 from node.topology.arguments import check_carried_out, check_queue_arguments, describe_exchange
-from node.topology.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
+from node.topology.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, Unbind
 from node.topology.names import (
     DEFAULT_EXCHANGE,
     EXCHANGE_TYPES,
@@ -39,8 +39,6 @@ log = logging.getLogger(__name__)
 
 #: Random bytes of a server-made queue name: 22 characters of base64, as in the reference.
 _SERVER_NAME_BYTES = 16
-#: Exclusive queues that are deleted side by side, most of them by one commit.
-DELETED_AT_ONCE = 256
 _STRIP_LINE_ENDS = str.maketrans("", "", "\r\n")
 
 
@@ -235,11 +233,7 @@ class Definitions:
 
     async def _delete_exclusive(self, names: Sequence[str]) -> None:
         """What is left, also when this is cancelled, is looked for by `Broker.delete_abandoned_queues`."""
-        for start in range(0, len(names), DELETED_AT_ONCE):
-            found = [self._topology.queue(self._vhost, name) for name in names[start : start + DELETED_AT_ONCE]]
-            ours = [queue for queue in found if queue is not None and queue.exclusive_owner == self._owner]
-            deletions = [DeleteQueue(queue.vhost, queue.name, queue.queue_id) for queue in ours]
-            for refusal in await self._catalogue.submit_all(deletions):
-                if refusal is not None:
-                    log.warning("exclusive queues of a closed connection stay for now: %s", refusal)
-                    return
+        found = [self._topology.queue(self._vhost, name) for name in names]
+        ours = [queue for queue in found if queue is not None and queue.exclusive_owner == self._owner]
+        if (refusal := await delete_unconditionally(self._catalogue, ours)) is not None:
+            log.warning("exclusive queues of a closed connection stay for now: %s", refusal)

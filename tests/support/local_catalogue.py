@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from cluster.runtime.metadata_group import refusals_of
 from node.errors import AmqpError
 from node.ids import QueueId
 from node.topology.commands import CreateVhost, TopologyCommand
@@ -36,14 +36,7 @@ class LocalCatalogue:
         return self.apply(command)
 
     async def submit_all(self, commands: Sequence[TopologyCommand]) -> list[AmqpError | None]:
-        return list(await asyncio.gather(*map(self._refusal_of, commands)))
-
-    async def _refusal_of(self, command: TopologyCommand) -> AmqpError | None:
-        try:
-            await self.submit(command)
-        except AmqpError as error:
-            return error
-        return None
+        return await refusals_of(self.submit, commands)
 
     async def wait_known(self) -> None:
         """There is nobody else."""

@@ -209,6 +209,13 @@ def _failure(operation: str, path: str, error: OSError) -> StorageError:
     return StorageError(text) if limit is None else OpenFilesError(f"{text}: {limit}")
 
 
+def _failed_sync(path: str, error: OSError, tell: Callable[[StorageError], None]) -> StorageError:
+    """What to raise, after it was told. Not even a full disk is passed on as such: what is left behind is unknown."""
+    failure = StorageError(str(_failure("fsync", path, error)))
+    tell(failure)
+    return failure
+
+
 def _status(path: str) -> os.stat_result | None:
     """``None`` if nothing is there. Raises `StorageError`."""
     try:
@@ -394,10 +401,7 @@ class RealFile:
             os.fdatasync(fd)
         except OSError as error:
             self._unsynced = True
-            # Not even a full disk is passed on as such: what a failed sync left behind is unknown.
-            failure = StorageError(str(_failure("fsync", self._path, error)))
-            self._sync_failed(failure)
-            raise failure from error
+            raise _failed_sync(self._path, error, self._sync_failed) from error
         finally:
             with self._lock:
                 self._users -= 1
@@ -439,9 +443,7 @@ class RealDirectorySync:
         try:
             os.fsync(fd)
         except OSError as error:
-            failure = StorageError(str(_failure("fsync", self._path, error)))
-            self._sync_failed(failure)
-            raise failure from error
+            raise _failed_sync(self._path, error, self._sync_failed) from error
         finally:
             os.close(fd)
 

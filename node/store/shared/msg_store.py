@@ -30,7 +30,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from node.errors import DiskFullError, OpenFilesError, StorageError
+from node.errors import ShortageError, StorageError
 from node.ids import MSG_ID_BYTES, MsgId
 from node.store.disk.disk import Disk
 from node.store.disk.group_commit import GroupCommit
@@ -176,15 +176,15 @@ class MessageStore:
     def write_batch(self, items: Sequence[tuple[MsgId, bytes]]) -> None:
         """Take one reference for each (msg_id, envelope), and write those that are new with one append (per file).
 
-        Raises `StorageError`; then the store is out of service. A `DiskFullError` or `OpenFilesError` leaves it as it
-        was: try again later.
+        Raises `StorageError`; then the store is out of service. A `ShortageError` leaves it as it was: try again
+        later.
         """
         if self.failure is not None:
             raise StorageError(f"{self._directory} is out of service: {self.failure}")
         taken: list[MsgId] = []
         try:
             self._write_batch(items, taken)
-        except (DiskFullError, OpenFilesError):
+        except ShortageError:
             self.release_many(taken)
             raise
         except StorageError as error:

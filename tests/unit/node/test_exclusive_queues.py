@@ -68,7 +68,7 @@ async def test_exclusive_queues_are_deleted_side_by_side_and_what_is_left_of_the
     bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands of them take longer than the end of a connection is waited for."""
-    monkeypatch.setattr("node.broker.definitions.DELETED_AT_ONCE", 3)
+    monkeypatch.setattr("node.broker.deletion.DELETED_AT_ONCE", 3)
     owner = bench.client()
     for number in range(8):
         await owner.declare(f"q{number}", exclusive=True)
