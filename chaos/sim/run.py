@@ -160,7 +160,7 @@ class Run:
         if record.levelno < logging.ERROR or record.msg.startswith(EXPECTED_ERRORS):
             return
         error = record.exc_info[1] if record.exc_info else None
-        if self._is_hostile and isinstance(error, MalformedCommandError):
+        if self._is_hostile and any(isinstance(said, MalformedCommandError) for said in (error, *(record.args or ()))):
             return  # which is what it should say
         machine = self.cluster.machines.get(where)
         is_mistake = error is not None and not isinstance(error, StorageError)
