@@ -64,8 +64,8 @@ class Writes:
         self.collected_generation = 0
         #: (generation in which it was written, the earlier one in which it was collected), of what is not durable yet.
         self._late: deque[tuple[int, int]] = deque()
-        #: Generation of the last message written.
-        self._last_generation = 0
+        #: Generation of the last message written, here or before the queue was opened.
+        self._last_generation = storage.found_generation
         #: (generation, persistent messages without a token written in it), generations ascending, not durable yet.
         self._untracked: deque[tuple[int, int]] = deque()
         #: The last flush found no space; it is tried again.

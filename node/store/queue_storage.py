@@ -130,6 +130,8 @@ class QueueStorage:
         self._is_reopened = is_reopened
         #: An opening may have given references of the shared store back that the files still have.
         self.has_given_back = False
+        #: Generation of the group commit with which all that the opening found is durable.
+        self.found_generation = 0
 
     def opening(self) -> Steps[None]:
         """Create what is needed, or recover what is there. Raises `StorageError` if the disk refuses."""
@@ -208,6 +210,14 @@ class QueueStorage:
             # An earlier process may have died before its group commit: what we now call recovered must be safe.
             yield from self._sync_names()
             self.first_free_seq_id = max(bounds.reserved, end_seq_id)
+            if self._is_reopened:
+                self._note_found()
+
+    def _note_found(self) -> None:
+        """What the shared store has of this life may be in a generation that is open, or under way. (Of an earlier one
+        it was synced when the store was opened, and so were the files here just now.)"""
+        commit = self.group_commit
+        self.found_generation = commit.open_generation if commit.has_written else commit.open_generation - 1
 
     def _sync_names(self) -> Steps[None]:
         """Make durable the small files and the names in the queue's directory, and its own."""

@@ -11,7 +11,7 @@ import random
 import pytest
 
 from cluster.mirroring.master import MirroringSettings
-from node.errors import DiskFullError, StorageError
+from node.errors import DiskFullError, OpenFilesError, StorageError
 from node.ids import QueueId, QueueName
 from node.queues.local_replica import LocalReplica
 from node.queues.options import QueueOptions
@@ -73,6 +73,47 @@ def test_what_another_queue_has_outlives_a_queue_that_failed_with_acks(version: 
     assert [len(delivery.message.body) for delivery in deliveries] == [BODY_BYTES] * 3
     second.ack([delivery.seq_id for delivery in deliveries])
     assert messages_left_after_a_clean_start(harness) == 0, "what nobody gave back is found by the next start"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_a_queue_finds_again_in_the_shared_store_is_durable_when_its_generation_is(version: int) -> None:
+    """Its own files were synced when it was opened again; a file of the shared store waits for its round."""
+    harness = StoreHarness()
+    queue = open_queue(harness, FIRST, version)
+    harness.sync()
+    large = publications(1, 1, body=bytes(BODY_BYTES))
+    queue.publish(large)
+    harness.store.flush_writes()
+    queue.engine.writes.fail(OpenFilesError("open of 1.qi failed: Too many open files (errno 24)"))
+    queue.terminate()
+    sync_round = harness.group_commit.begin()
+    assert sync_round is not None
+    queue = open_queue(harness, FIRST, version)
+    assert queue.ready == 1
+    assert queue.is_duplicate(large[0].message.msg_id)
+    queue.confirm_when_safe(large[0].message.msg_id, "sent again")
+    assert queue.drain_confirmed() == [], "a loss of power would take the message"
+    assert queue.durable_generation < sync_round.generation, "a mirror must not call it durable either"
+    sync_round.run()
+    harness.group_commit.complete(sync_round)
+    harness.sync()  # of what the opening wrote, if anything
+    assert queue.drain_confirmed() == ["sent again"]
+    assert queue.durable_generation == queue.write_generation
+    assert harness.crash().ready == 1
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_a_queue_finds_again_before_a_round_has_begun_is_durable_with_the_next(version: int) -> None:
+    harness = StoreHarness()
+    queue = open_queue(harness, FIRST, version)
+    queue.publish(publications(1, 1, body=bytes(BODY_BYTES)))
+    harness.store.flush_writes()
+    queue.engine.writes.fail(OpenFilesError("open of 1.qi failed: Too many open files (errno 24)"))
+    queue.terminate()
+    queue = open_queue(harness, FIRST, version)
+    assert queue.durable_generation < queue.write_generation
+    harness.sync()
+    assert queue.durable_generation == queue.write_generation
 
 
 @pytest.mark.parametrize(("version", "count", "refused"), [(1, 10, ".jif"), (2, 320, ".qs")])
