@@ -27,6 +27,7 @@ from itertools import chain, islice
 from node.errors import StorageError
 from node.ids import MsgId, QueueId, QueueName
 from node.queues.local_replica import LocalReplica
+from node.queues.variable_queue import VariableQueue
 from node.store.deletions import QUEUES_NAME, Deletions, no_references
 from node.store.disk.disk import Disk, read_whole, write_durably
 from node.store.disk.group_commit import GroupCommit
@@ -388,12 +389,15 @@ class VhostStore:
             engine = self._open[queue_id].engine
             was_full, is_late = engine.is_disk_full, engine.is_flush_late
             written += engine.flush_writes()
-            is_late = is_late and not engine.is_disk_full
-            if engine.has_failed or was_full != engine.is_disk_full or is_late:
-                self._on_queue_changed(queue_id)
+            self._tell_owner(queue_id, engine, was_full=was_full, is_late=is_late)
             if written >= at_most:
                 break
         return written
+
+    def _tell_owner(self, queue_id: QueueId, engine: VariableQueue, *, was_full: bool, is_late: bool) -> None:
+        """The queue may have written, though nobody called it: see `flush_writes`."""
+        if engine.has_failed or was_full != engine.is_disk_full or (is_late and not engine.is_disk_full):
+            self._on_queue_changed(queue_id)
 
     def maintain(self, now_ms: int) -> None:
         """Some times a second: page out, try again what a full disk refused, remove what was deleted; bounded steps."""
@@ -408,13 +412,15 @@ class VhostStore:
             engine.rates.tick(now_ms)
             if budget > 0 and engine.wants_maintenance:
                 before = engine.paging.moved
+                was_full, was_late = engine.is_disk_full, engine.is_flush_late
                 engine.maintain()
                 budget -= engine.paging.moved - before
                 if engine.paging.moved != before:
                     # The others come first next time.
                     self._open[queue_id] = self._open.pop(queue_id)
-                if engine.has_failed:
-                    self._on_queue_changed(queue_id)
+                # A conversion writes before it goes on.
+                is_late = was_late and not engine.is_flush_late
+                self._tell_owner(queue_id, engine, was_full=was_full, is_late=is_late)
         for store in self._stores:
             store.tick()
         self._deletions.step()

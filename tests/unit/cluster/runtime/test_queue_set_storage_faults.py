@@ -128,6 +128,53 @@ def test_confirms_come_when_there_is_space_again_though_nobody_calls() -> None:
     assert node.confirmed() == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("role", ["master", "mirror"])
+def test_they_come_though_it_is_a_conversion_that_finds_the_space(role: str) -> None:
+    """It writes what is collected before it goes on."""
+    network = QueueSetNetwork(N1, N2)
+    for node in network.nodes.values():
+        node.options = QueueOptions(index_version=1)
+    network.follow(Q, mastership(Q, N1, N2))
+    network.pump()
+    node = network[N1 if role == "master" else N2]
+    node.disk.full_for = f"/queues/{Q.queue_id}/"
+    network[N1].publish(Q, 1)
+    network.pump()
+    node.options = QueueOptions(index_version=2)
+    at_once(node.queues.policy_changed())
+    node.group_commit.mark_dirty(node.disk.directory("/"))  # rounds go on: others write
+    network.pump()
+    assert network[N1].confirmed() == []
+    node.disk.full_for = None
+    for tick in range(3):
+        node.files.maintain(tick * 100)
+        network.pump()
+    assert network[N1].confirmed() == [1]
+
+
+def test_they_come_though_a_conversion_writes_what_the_round_had_no_room_for() -> None:
+    node = alone()
+    node.options = QueueOptions(index_version=1)
+    at_once(node.queues.policy_changed())
+    node.turn()
+    node.sync()
+    node.publish(Q, 1)
+    node.turn()
+    generation = node.group_commit.open_generation
+    node.group_commit.mark_dirty(node.disk.directory("/"))
+    node.group_commit.remove_buffer(node.vhosts()[0])  # as if too many others came first
+    node.sync()
+    node.turn()
+    node.group_commit.add_buffer(node.vhosts()[0])
+    assert node.group_commit.durable_generation == generation
+    node.files.maintain(0)
+    for _ in range(3):
+        node.turn()
+        node.sync()
+    node.turn()
+    assert node.confirmed() == [1]
+
+
 def test_a_policy_change_survives_a_queue_whose_disk_fails() -> None:
     node = alone()
     node.queues.follow(OTHER, mastership(OTHER, N1))
