@@ -480,18 +480,25 @@ class VhostStore:
         self._disk.abandon()
 
     def close(self) -> None:
-        """Clean stop of the queues that are still open, then of the shared store. Raises `StorageError`."""
+        """Clean stop of the queues that are still open, then of the shared store. Raises `StorageError`: what was left
+        open is closed as it is, and the next start scans."""
         if not self.is_open:
             # The next start begins anew.
             self.opening.close()
             return
-        for queue in list(self._open.values()):
-            queue.terminate()
-        self._group_commit.remove_buffer(self)
-        self._deletions.close()
-        for store in self._stores:
-            store.close()
-        self._disk.close()
+        try:
+            for queue in list(self._open.values()):
+                queue.terminate()
+            self._group_commit.remove_buffer(self)
+            self._deletions.close()
+            for store in self._stores:
+                store.close()
+            self._disk.close()
+        except StorageError:
+            for store in self._stores:
+                store.abandon()
+            self._disk.abandon()
+            raise
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if the stores contradict each other."""

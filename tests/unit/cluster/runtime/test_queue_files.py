@@ -428,3 +428,22 @@ def test_an_opening_of_a_vhost_that_fails_leaves_no_file_open(
         open_at_once(files, RECORD)
     files.vhost_failed("/")
     assert open_descriptors(tmp_path) == before
+
+
+def test_a_vhost_that_finds_no_room_to_be_closed_in_order_keeps_no_other_from_that() -> None:
+    """Nor what the node closes after its queues: its log, its lock, the mark of a process that runs."""
+    node = Files()
+    other = replace(RECORD, queue_id=QueueId(8), vhost="other")
+    for queue in (node.queue, open_at_once(node.files, other)):
+        queue.publish(publications(1, 2, body=bytes(5000)))
+        run_sync_round(node.group_commit)
+        queue.terminate()
+    node.disk.full_for = vhost_directory(DATA_DIRECTORY, "/")
+    node.files.close()
+    assert node.disk.open_handles == 0
+    node.disk.full_for = None
+    node.start()
+    queues = [node.queue, open_at_once(node.files, other)]
+    assert [queue.ready for queue in queues] == [2, 2]
+    stores = [node.files._vhosts[vhost] for vhost in ("/", "other")]
+    assert [store.store_recovery.clean for store in stores] == [False, True]
