@@ -21,7 +21,7 @@ is left, and makes the new names durable first: a queue that came back would mis
 for the next start.
 
 **Errors.** A directory that cannot be removed stays until the next start; an entry that cannot be read keeps its
-reference until the store counts anew.
+reference until the store counts anew. Want of descriptors is waited for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from node.errors import StorageError
+from node.errors import ShortageError, StorageError
 from node.store.disk.disk import Disk
 from node.store.disk.group_commit import GroupCommit
 
@@ -103,6 +103,10 @@ class Removals:
             deletion = waiting[0]
             try:
                 budget -= self._advance(deletion)
+            except ShortageError:
+                # A listing finds no descriptor: it is begun again with the next step.
+                deletion.removal = None
+                return
             except StorageError as error:
                 waiting.popleft()
                 log.warning("%s of a deleted %s stays until the next start: %s", deletion.directory, self._owner, error)

@@ -27,7 +27,7 @@ from collections import deque
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
-from node.errors import DiskFullError, StorageError
+from node.errors import DiskFullError, OpenFilesError, StorageError
 from node.store.disk.disk import Cut, DirectorySync, Disk, DiskFile
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.length_file import (
@@ -389,7 +389,10 @@ class GuardedDisk:
             self._gone(key)
             self._notes.lower_for_good(key, 0)
         self._gone(self._key(old_path))
-        below = [f"{old_path}/{name}" for name in self._inner.list(old_path)]
+        below: list[str] = []
+        # A listing takes a descriptor, the rest does not: what it would name is forgotten by the next start.
+        with suppress(OpenFilesError):
+            below += [f"{old_path}/{name}" for name in self._inner.list(old_path)]
         self._inner.rename(old_path, new_path)
         # Nobody misses them, so there is time: a queue of ten million messages has five thousand.
         self._moved_away += below

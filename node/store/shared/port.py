@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Protocol, TypeVar
 
 from node.errors import OpenFilesError, StorageError
@@ -47,17 +49,26 @@ def release_references(stores: Mapping[bool, SharedStore], references: Iterable[
             stores[is_persistent].release_many(chosen)
 
 
+def until_possible(action: Callable[[], None]) -> Iterator[None]:
+    """Do this; for want of descriptors again, for a while: an item for each time that it was in vain.
+
+    Raises `StorageError`.
+    """
+    for left in reversed(range(RELEASE_TRIES_MAX)):
+        try:
+            action()
+        except OpenFilesError:
+            yield
+            if not left:
+                raise
+        else:
+            return
+
+
 def release_in_pieces(entries: Sequence[_Entry], release: Callable[[Sequence[_Entry]], None]) -> Iterator[None]:
     """Call ``release`` with so many of the entries at a time; what it cannot read keeps its references. For want of
     descriptors it is tried again for a while."""
     for at in range(0, len(entries), REFERENCES_PER_STEP):
-        for _ in range(RELEASE_TRIES_MAX):
-            try:
-                release(entries[at : at + REFERENCES_PER_STEP])
-            except OpenFilesError:
-                yield
-                continue
-            except StorageError:
-                pass
-            break
+        with suppress(StorageError):
+            yield from until_possible(partial(release, entries[at : at + REFERENCES_PER_STEP]))
         yield

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from node.errors import DiskFullError, StorageError
 from node.ids import MsgId
@@ -64,7 +65,7 @@ from node.store.index.v1.segment import SegmentV1
 from node.store.index.v1.segment_files import SegmentFilesV1
 from node.store.index.v1.terms import pack_terms
 from node.store.shared.config import StoreConfig
-from node.store.shared.port import SharedStore, release_in_pieces, release_references
+from node.store.shared.port import SharedStore, release_in_pieces, release_references, until_possible
 
 #: Segments deleted per flush: unlinking a file of some megabytes takes about a tenth of a millisecond.
 DELETIONS_MAX = 16
@@ -375,7 +376,7 @@ class QueueIndexV1:
         self, segments: Sequence[SegmentV1], journals: Sequence[Journal], owed: OwedReferences, directory: str
     ) -> Iterator[None]:
         self.files.directory = directory
-        self.journals.reopen(journals)
+        yield from until_possible(partial(self.journals.reopen, journals))
         yield from owed.give_back_in_pieces()
         for segment in segments:
 

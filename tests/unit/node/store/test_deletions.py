@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from node.errors import StorageError
+from node.errors import OpenFilesError, StorageError
 from node.ids import QueueId, QueueName, SeqId
 from node.queues.local_replica import LocalReplica
 from node.store.deletions import FILES_PER_STEP
@@ -265,6 +265,56 @@ def test_a_directory_that_cannot_be_moved_stays(harness: StoreHarness, monkeypat
         with pytest.raises(StorageError, match="rename failed"):
             queue.delete()
     assert harness.crash().ready == 20
+
+
+class Descriptors:
+    """The process has none left while this is entered: nothing is opened or listed."""
+
+    def __init__(self, harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._disk, self._monkeypatch = harness.disk, monkeypatch
+
+    def __enter__(self) -> None:
+        def refuse(path: str) -> list[str]:
+            if self._disk.exists(path):
+                raise OpenFilesError(f"open of {path} failed: Too many open files (errno 24)")
+            return []
+
+        for name in ("open", "create", "list"):
+            self._monkeypatch.setattr(self._disk, name, refuse)
+
+    def __exit__(self, *_: object) -> None:
+        self._monkeypatch.undo()
+
+
+@pytest.mark.parametrize("count", [10, 40])  # in a journal of version 1, and in segments
+def test_a_queue_that_is_deleted_while_there_is_no_descriptor_is_gone_when_there_is_one(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    queue, other = fan_out(harness, count)
+    other.delete()
+    with Descriptors(harness, monkeypatch):
+        queue.delete()
+        harness.sync()
+        for tick in range(5):
+            harness.store.maintain(tick)
+    assert deleting(harness)
+    maintain_until_gone(harness)
+    assert deleting(harness) == []
+    assert harness.store.shared_status().messages == 0
+
+
+def test_a_removal_waits_for_a_descriptor(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 200))
+    harness.sync()
+    queue.delete()
+    harness.sync()
+    harness.store.maintain(0)
+    with Descriptors(harness, monkeypatch):
+        for tick in range(50):
+            harness.store.maintain(tick)
+    maintain_until_gone(harness)
+    assert deleting(harness) == []
 
 
 def test_a_file_that_cannot_be_removed_stays_until_the_next_start(
