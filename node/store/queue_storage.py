@@ -381,6 +381,10 @@ class QueueStorage:
         # The terms will be believed although the shared store may not come to its own clean end: whatever they call
         # live must be there.
         self._stores.persistent.sync()
+        failure = self.group_commit.failure
+        if failure is not None:
+            # Of a round that ran meanwhile, perhaps in a file that was synced here after it.
+            raise StorageError(f"{self._directory} cannot be closed cleanly: {failure}")
         terms = Terms(
             next_seq_id,
             next_deliver_seq_id,

@@ -11,6 +11,8 @@ import pytest
 
 from node.errors import StorageError
 from node.message import Message
+from node.queues.options import QueueOptions
+from node.store.queue_storage import TERMS_NAME
 from node.topology.records import QueueRecord
 from tests.support.messages import make_message
 from tests.support.queue_sets import CLIENT, N1, OTHER, Q, QueueSetNode, alone, mastership
@@ -94,3 +96,27 @@ def test_of_a_shared_file_that_was_not_synced_for_one_queue_nothing_of_another_i
     node.queues.follow(Q, mastership(Q, N1, is_down=True))
     node.turn()
     publish_again_if_served(node, OTHER, message)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_copy_is_not_called_closed_in_order_if_a_round_fails_meanwhile(version: int) -> None:
+    """The round's sync of a file fails on its thread; that of the stop, of the same file, succeeds after it."""
+    node = alone()
+    node.options = QueueOptions(index_version=version)
+    node.turn()
+    node.sync()
+    publish(node, Q, make_message(1))
+    write(node)
+    sync_round = node.group_commit.begin()
+    assert sync_round is not None
+
+    def fail_round() -> None:
+        node.disk.on_operation = None
+        node.disk.fail_syncs, node.disk.fails_one_sync = f"queues/{Q.queue_id}/0.", True
+        with pytest.raises(StorageError):
+            sync_round.run()
+
+    node.disk.on_operation = fail_round
+    node.queues.follow(Q, mastership(Q, N1, is_down=True))
+    assert node.group_commit.failure is not None
+    assert not any(path.endswith(TERMS_NAME) for path in node.disk.snapshot())
