@@ -303,10 +303,10 @@ class LocalReplica:
                 paged.append((seq_id, message))
             elif index.is_live(seq_id):
                 on_disk.append(seq_id)
-        for first, count in runs(sorted(on_disk)) if on_disk else ():
-            paged += index.entries(first, first + count, count)
-        if paged:
+        if on_disk or paged:
             with self._content.reading():
+                for first, count in runs(sorted(on_disk)):
+                    paged += index.entries(first, first + count, count)
                 found.update(zip([seq_id for seq_id, _ in paged], index.read(paged), strict=True))
         return [(seq_id, found[seq_id]) for seq_id in seq_ids if seq_id in found]
 

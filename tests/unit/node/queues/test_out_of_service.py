@@ -10,6 +10,7 @@ from node.errors import StorageError
 from node.ids import QueueId, QueueName, SeqId
 from node.queues.local_replica import LocalReplica
 from node.queues.replica import SeqRange
+from node.store.formats.record import slot_offset
 from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.stores import QUEUE_ID, StoreHarness
 
@@ -137,3 +138,19 @@ def test_a_queue_whose_write_failed_writes_nothing_any_more(harness: StoreHarnes
     before = harness.disk.snapshot()
     assert not queue.engine.flush_writes()
     assert harness.disk.snapshot() == before
+
+
+def test_a_damaged_entry_that_a_synchronisation_meets_is_set_aside_by_the_next_opening(harness: StoreHarness) -> None:
+    """The copy is not closed in order: its terms would call the entry live, and the next filling of a mirror fail."""
+    queue = harness.open_queue()
+    queue.publish(publications(1, 6000))
+    queue = harness.restart()
+    assert queue.engine.stage_counts.delta > 0
+    harness.disk.flip_bit(f"{harness.queue_directory}/1.qi", slot_offset(5000, harness.config.v2_segment_entries) + 4)
+    with pytest.raises(StorageError, match="damaged"):
+        queue.read([SeqId(seq_id) for seq_id in range(4990, 5010)])
+    queue.terminate()
+    harness.start()
+    queue = harness.open_queue()
+    assert queue.recovery_report is not None
+    assert (queue.ready, queue.recovery_report.corrupt) == (5999, 1)
