@@ -304,12 +304,15 @@ class VhostStore:
         self._known.add(queue_id)
         try:
             yield from storage.opening()
+            queue = LocalReplica(storage, self._group_commit, self._config)
         except BaseException:
             if is_first and not storage.has_given_back:
                 self._known.discard(queue_id)
+            # What was read of it may be open.
+            storage.abandon()
             raise
+        self._open[queue_id] = queue
         self._disk.acknowledge(directory)
-        queue = self._open[queue_id] = LocalReplica(storage, self._group_commit, self._config)
         if is_compared:
             try:
                 yield from queue.warm_all()

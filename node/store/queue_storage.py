@@ -249,7 +249,12 @@ class QueueStorage:
         end = yield from self._recover_version(old, report, old_terms)
         end = max(end, (yield from self._recover_version(new, report, new_terms)))
         next_seq_id = max(end, bounds.reserved, terms.next_seq_id if terms is not None else 0)
-        converting = self._begin_conversion(old, new, next_seq_id)
+        try:
+            converting = self._begin_conversion(old, new, next_seq_id)
+        except StorageError:
+            old.abandon()
+            new.abandon()
+            raise
         # What is in both was counted twice.
         report.messages = converting.count_live(0, next_seq_id)
         if not report.clean:

@@ -152,8 +152,10 @@ def test_a_conversion_that_a_full_disk_did_not_let_go_on_loses_nothing_when_ther
     harness.sync()
     harness.disk.crash(CrashStyle.DROP, random.Random(1))
     harness.start()
+    open_handles = harness.disk.open_handles
     with Refusal(harness.disk, ".jif", 1, 0.0), pytest.raises(DiskFullError):
         open_queue(harness, FIRST, 2)
+    assert harness.disk.open_handles == open_handles
     queue = open_queue(harness, FIRST, 2)
     assert sum(len(queue.fetch(500, True)) for _ in range(5)) == 2000
 

@@ -337,6 +337,22 @@ def test_a_queue_that_cannot_be_closed_cleanly_gives_its_descriptors_back(
     assert open_descriptors(tmp_path) == before
 
 
+def test_a_queue_that_cannot_be_opened_gives_its_descriptors_back() -> None:
+    """Its copy is opened again and again, if they are what is wanting."""
+    harness = StoreHarness(StoreConfig(v2_segment_entries=1024))
+    harness.open_queue().publish(publications(1, 3000))
+    harness.store.close()
+    harness.start()
+    open_handles = harness.disk.open_handles
+    harness.disk.fail_reads = f"queues/{QUEUE_ID}/1.qi"
+    for _ in range(3):
+        with pytest.raises(StorageError):
+            harness.open_queue()
+        assert harness.disk.open_handles == open_handles
+    harness.disk.fail_reads = None
+    assert harness.open_queue().ready == 3000
+
+
 def test_a_vhost_keeps_the_segments_it_was_made_with() -> None:
     """Other settings would read the files of its queues wrongly."""
     harness = StoreHarness(StoreConfig(v1_segment_entries=16, v2_segment_entries=8))
