@@ -22,7 +22,7 @@ from tests.support.hostile import TwoGroups, is_defect, odd_commands, request_id
 
 N1 = NodeName("n1")
 QUICK = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-MANY = settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def is_of_newer_release(payload: bytes) -> bool:

@@ -46,8 +46,11 @@ class FaultyDisk(SimulatedDisk):
         self.fail_sync_at = -1
         self.has_failed = False
         self.synced: list[str] = []
+        #: Numbers of the operations that were syncs.
+        self.sync_numbers: list[int] = []
 
     def before_sync(self, path: str, lose: Callable[[], None]) -> None:
+        self.sync_numbers.append(self.operations + 1)
         if self.operations + 1 == self.fail_sync_at:
             self.fail_syncs = path
             self.has_failed = True

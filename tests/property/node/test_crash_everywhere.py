@@ -20,6 +20,8 @@ before each of its own operations, too.
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
+from collections.abc import Callable
 
 import pytest
 
@@ -58,6 +60,18 @@ def config(compaction: str, version: int, *, is_flush: bool = False) -> StoreCon
         io_batch_messages=2,
         compaction=compaction,
     )
+
+
+class CountedDisk(SimulatedDisk):
+    """Knows the numbers of the operations that were syncs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sync_numbers: list[int] = []
+
+    def before_sync(self, path: str, lose: Callable[[], None]) -> None:
+        self.sync_numbers.append(self.operations + 1)
+        super().before_sync(path, lose)
 
 
 class Workload:
@@ -242,23 +256,27 @@ def run_everywhere(compaction: str, version: int | None, rounds: int, step: int,
 
     Returns the number of operations.
     """
-    workload = Workload(SimulatedDisk(), compaction, version, is_flush=is_flush)
+    disk = CountedDisk()
+    workload = Workload(disk, compaction, version, is_flush=is_flush)
 
     def crash() -> None:
-        if workload.disk.operations % step or not hasattr(workload, "store"):
+        if disk.operations % step or not hasattr(workload, "store"):
             return
         durable_acks = {queue_id: workload.durable_acks(queue_id) for queue_id in NAMES}
         for style in CrashStyle:
-            disk = workload.disk.twin()
-            disk.crash(style, random.Random(disk.operations))
-            check_recovered(workload, disk, durable_acks)
-        check_recovered(workload, workload.disk.twin(), workload.written_acks)
+            crashed = disk.twin()
+            crashed.crash(style, random.Random(crashed.operations))
+            check_recovered(workload, crashed, durable_acks)
+        check_recovered(workload, disk.twin(), workload.written_acks)
 
-    workload.disk.on_operation = crash
+    disk.on_operation = crash
     workload.run(rounds)
-    for operation in range(step, 0 if is_flush else workload.disk.operations, step):
-        fail_a_sync(compaction, version, rounds, operation)
-    return workload.disk.operations
+    if not is_flush:
+        # From an operation on that is none they fail as from the next one that is.
+        syncs = disk.sync_numbers
+        for operation in sorted({syncs[bisect_left(syncs, number)] for number in range(step, disk.operations, step)}):
+            fail_a_sync(compaction, version, rounds, operation)
+    return disk.operations
 
 
 def fail_a_sync(compaction: str, version: int | None, rounds: int, operation: int) -> None:
