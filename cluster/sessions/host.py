@@ -48,7 +48,7 @@ _FOR_CHANNELS = (Deliver, ConfirmPublished, RejectPublished, CancelConsumer, Gra
 class MasterSession:
     """One entry node's use of one queue."""
 
-    __slots__ = ("channels", "has_sealed", "more_credit_after", "number", "publishers")
+    __slots__ = ("channels", "has_sealed", "more_credit_after", "number", "publishers", "to_attach")
 
     def __init__(self, number: int, more_credit_after: int) -> None:
         self.number = number
@@ -57,8 +57,21 @@ class MasterSession:
         self.publishers: set[int] = set()
         #: Channel ids that this session has named: what to release at its end.
         self.channels: set[int] = set()
+        #: Consumers that wait for the fate of a queue that is sealed: call id -> channel id and consumer tag.
+        self.to_attach: dict[int, tuple[int, str]] = {}
         #: It has sealed the queue for a deletion, and not said what came of that.
         self.has_sealed = False
+
+    def cancel_waiting(self, channel_id: int, consumer_tag: str) -> None:
+        """This consumer is not to be attached any more. Another of the same tag may follow, and wait as well."""
+        for call_id in [call_id for call_id, each in self.to_attach.items() if each == (channel_id, consumer_tag)]:
+            del self.to_attach[call_id]
+
+    def channel_closed(self, channel_id: int) -> None:
+        """Its channel is released by whoever says so."""
+        self.channels.discard(channel_id)
+        self.publishers.discard(channel_id)
+        self.to_attach = {call_id: each for call_id, each in self.to_attach.items() if each[0] != channel_id}
 
 
 class SessionHost:
@@ -119,21 +132,24 @@ class SessionHost:
         elif isinstance(message, SessionGrant):
             process.grant(ChannelKey(node, message.channel_id), message.consumer_tag, message.written)
         elif isinstance(message, SessionChannelClosed):
-            session.channels.discard(message.channel_id)
-            session.publishers.discard(message.channel_id)
+            session.channel_closed(message.channel_id)
             process.channel_down(ChannelKey(node, message.channel_id))
         elif isinstance(message, SessionCall):
             session.channels.add(message.channel_id)
-            self._call(node, message, process)
+            self._call(node, message, session, process)
         self._local.touch(queue_id)
 
-    def _call(self, node: NodeName, call: SessionCall, process: QueueProcess) -> None:
+    def _call(self, node: NodeName, call: SessionCall, session: MasterSession, process: QueueProcess) -> None:
         if must_wait(process, call.verb):
+            if call.consumer is not None:
+                session.to_attach[call.call_id] = call.channel_id, call.consumer.consumer_tag
             process.when_unsealed(lambda: self._call_again(node, call))
         elif call.verb == "get" and process.ready and self._links.is_full_now(node):
             key = (call.queue_id, call.session, call.call_id)
             self._links.when_room(node, key, lambda: self._call_again(node, call))
         else:
+            if call.verb == "cancel":
+                session.cancel_waiting(call.channel_id, call.consumer_tag)
             reply = self._answer(node, call, process)
             if reply.envelope:
                 self._links.deliver(node, reply, len(reply.envelope))
@@ -141,10 +157,15 @@ class SessionHost:
                 self._send(node, reply)
 
     def _call_again(self, node: NodeName, call: SessionCall) -> None:
-        """What it has waited for is there; if the session and the channel do, too, the call does."""
+        """What it has waited for is there; if the session and the channel are, too, it is answered. A consumer that was
+        cancelled meanwhile is none."""
         session = self._session(node, call.queue_id)
-        if session is not None and session.number == call.session and call.channel_id in session.channels:
+        if session is None or session.number != call.session or call.channel_id not in session.channels:
+            return
+        if call.consumer is None or session.to_attach.pop(call.call_id, None) is not None:
             self.receive(node, call)
+        else:
+            self._send(node, SessionReply(call.queue_id, call.session, call.call_id))
 
     def _open(self, node: NodeName, message: SessionOpen, process: QueueProcess | None) -> None:
         queue_id = message.queue_id

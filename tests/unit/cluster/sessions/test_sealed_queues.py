@@ -158,3 +158,32 @@ async def test_what_an_earlier_life_of_a_node_has_asked_is_not_answered_to_its_n
     await network.pump()
     with pytest.raises(ChannelError, match="exclusive use"):
         await consuming
+
+
+@pytest.mark.parametrize("no_ack", [True, False])
+async def test_a_consumer_that_is_cancelled_before_it_is_attached_again_is_not(
+    network: SessionNetwork, no_ack: bool
+) -> None:
+    """Its queue has moved, and is sealed there: its attach waits for the fate of the queue, its end does not. Else what
+    it were given would belong to nobody, and one of the same tag would be the second."""
+    _, channel = await consume(network, "n1", ConsumerSpec("tag", no_ack, False))
+    network.lose("n2")
+    network["n3"].master(SteeredQueue())
+    process = network["n3"].queue
+    assert process is not None
+    process.seal_for_delete(if_unused=False, if_empty=True)
+    network.move(record("n3", 2))
+    await network.pump()
+    entry = network["n1"].gateway
+    cancelling = asyncio.ensure_future(entry.cancel(channel, QUEUE, "tag"))
+    await network.pump()
+    assert cancelling.done()
+    consuming = asyncio.ensure_future(entry.consume(channel, QUEUE, ConsumerSpec("tag", False, False)))
+    await network.pump()
+    network["n3"].unseal()
+    await network.pump()
+    await consuming
+    assert [spec.no_ack for _, spec, _ in process.consumers()] == [False], "its tag may be used again"
+    entry.publish(channel, QUEUE, [message(1)], [1])
+    await network.pump()
+    assert (process.ready, process.unacked) == (0, 1)
