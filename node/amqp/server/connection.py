@@ -398,6 +398,8 @@ class ConnectionShell(asyncio.Protocol):
     async def _guard(self, ending: Coroutine[Any, Any, None]) -> None:
         try:
             await ending
+        except TimeoutError:
+            log.warning("%s: the broker did not close it within %.0f s", self.name, CLOSE_TIMEOUT_S)
         except Exception:
             log.exception("%s: closing failed in the broker", self.name)
 
@@ -550,18 +552,13 @@ class ConnectionShell(asyncio.Protocol):
     async def _finish(self, tasks: list[asyncio.Task[None]]) -> None:
         """Let cold calls end, close the broker's side, answer the client."""
         endings = [*tasks, *self._detaching.values()]
-        if endings:
-            _, late = await asyncio.wait(endings, timeout=CLOSE_TIMEOUT_S)
-            for task in endings:
-                if task in late:
-                    task.cancel()
-        if self._broker is not None:
-            try:
-                await asyncio.wait_for(self._broker.close(), CLOSE_TIMEOUT_S)
-            except TimeoutError:
-                log.warning("%s: the broker did not close it within %.0f s", self.name, CLOSE_TIMEOUT_S)
-            except Exception:
-                log.exception("%s: closing failed in the broker", self.name)
+        try:
+            _, late = await asyncio.wait(endings, timeout=CLOSE_TIMEOUT_S) if endings else ((), ())
+            for task in filter(late.__contains__, endings):
+                task.cancel()
+        finally:  # also if a server that stops waits for no call any more: queues wait for what the channels hold
+            if self._broker is not None:
+                await self._guard(asyncio.wait_for(self._broker.close(), CLOSE_TIMEOUT_S))
         self.machine.broker_closed()
         if not self._is_lost:
             self._process_events()

@@ -10,7 +10,7 @@ import pytest
 
 from node.amqp.frames import PROTOCOL_HEADER
 from node.amqp.methods import pack_method
-from node.amqp.server import connection
+from node.amqp.server import AmqpServerConfig, connection
 from node.amqp.server.connection import OUTPUT_LIMIT_BYTES, WAITING_LIMIT_BYTES
 from node.queues.events import DELIVERY_WINDOW_MESSAGES
 from tests.support.amqp_frames import method_bytes, publish_bytes
@@ -166,6 +166,20 @@ async def test_an_answer_that_comes_before_the_broker_has_closed_does_not_keep_i
     broker.hold_calls.set()
     await client.settle()
     assert broker.connections[0].is_closed
+
+
+async def test_a_server_that_stops_and_waits_for_no_call_any_more_gives_all_back(
+    client: Client, broker: ObservedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node may go on, with other clients, when its pause has ended."""
+    await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q"), data=publish_bytes(1))
+    broker.hold_calls = asyncio.Event()
+    await client.send(Queue.Declare(queue="other"))
+    monkeypatch.setattr(client.server, "_config", AmqpServerConfig(stop_timeout_s=0))
+    await client.server.stop()
+    await client.settle()
+    assert broker.connections[0].is_closed
+    assert await broker.take("q") == [(b"hello", True)]
 
 
 async def test_who_is_dropped_after_hanging_up_is_not_waited_for(client: Client, broker: ObservedBroker) -> None:
