@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 #: Random bytes of a server-made queue name: 22 characters of base64, as in the reference.
 _SERVER_NAME_BYTES = 16
+#: Exclusive queues of one connection, some of which may be gone, before that is looked at.
+EXCLUSIVE_QUEUES_UNLOOKED = 256
 _STRIP_LINE_ENDS = str.maketrans("", "", "\r\n")
 
 
@@ -54,6 +56,8 @@ class Definitions:
         self._topology = parts.catalogue.topology
         #: Exclusive queues of the connection (a dict for its order).
         self._exclusive_queues: dict[str, None] = {}
+        #: It is looked which of these still exist when there are so many.
+        self._looked_at_next = EXCLUSIVE_QUEUES_UNLOOKED
         self._is_closed = False
 
     # --- exchanges ---
@@ -217,13 +221,27 @@ class Definitions:
         """Declare a new queue; an exclusive one is remembered, to be deleted with the connection."""
         is_exclusive = command.exclusive_owner is not None
         if is_exclusive:
+            self._forget_gone()
             self._exclusive_queues[command.name] = None
         try:
             await self._catalogue.submit(command)
+            if is_exclusive:
+                self._exclusive_queues[command.name] = None  # while it was none yet it may have been forgotten
         finally:
             if is_exclusive and self._is_closed:
                 # The connection ended while the declaration was under way: its clean-up could not see the queue.
                 await self._delete_exclusive([command.name])
+
+    def _forget_gone(self) -> None:
+        """Many a queue goes before its connection, with its last consumer, or was refused: now and then these are not
+        remembered any more."""
+        if len(self._exclusive_queues) >= self._looked_at_next:
+            self._exclusive_queues = {name: None for name in self._exclusive_queues if self._is_ours(name)}
+            self._looked_at_next = EXCLUSIVE_QUEUES_UNLOOKED + 2 * len(self._exclusive_queues)
+
+    def _is_ours(self, name: str) -> bool:
+        queue = self._topology.queue(self._vhost, name)
+        return queue is not None and queue.exclusive_owner == self._owner
 
     async def close(self) -> None:
         """The connection is gone: delete its exclusive queues."""

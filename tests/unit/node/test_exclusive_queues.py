@@ -9,6 +9,7 @@ import pytest
 from node.errors import ChannelError, ConnectionFailure
 from node.queues.events import ConsumerSpec
 from node.topology.commands import DeleteQueue
+from node.topology.records import QueueRecord
 from tests.support.broker_bench import BrokerBench, request
 
 
@@ -92,3 +93,33 @@ async def test_exclusive_queues_are_deleted_side_by_side_and_what_is_left_of_the
     assert [queue.name for queue in bench.catalogue.topology.queues("/")] == ["q3", "q4", "q5", "q6", "q7"]
     await bench.broker.delete_abandoned_queues()
     assert list(bench.catalogue.topology.queues("/")) == []
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+async def test_a_connection_does_not_remember_every_exclusive_queue_that_it_ever_declared(
+    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    """A client may declare one for each question that it asks, for years."""
+    monkeypatch.setattr("node.broker.definitions.EXCLUSIVE_QUEUES_UNLOOKED", 4)
+    owner, other = bench.client(), bench.client()
+    await owner.declare("stays", exclusive=True)
+    looked_for: list[str] = []
+    find = bench.catalogue.topology.queue
+
+    def find_observed(vhost: str, name: str) -> QueueRecord | None:
+        looked_for.append(name)
+        return find(vhost, name)
+
+    for number in range(1000):
+        if is_refused:
+            await other.declare(f"q{number}")
+            with pytest.raises(ChannelError, match="RESOURCE_LOCKED"):
+                await owner.declare(f"q{number}", exclusive=True)
+        else:
+            await owner.declare(f"q{number}", exclusive=True)
+            bench.catalogue.apply(DeleteQueue("/", f"q{number}"))
+    monkeypatch.setattr(bench.catalogue.topology, "queue", find_observed)
+    await owner.connection.close()
+    assert "stays" in looked_for
+    assert len(looked_for) < 20
+    assert find("/", "stays") is None
