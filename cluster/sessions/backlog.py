@@ -10,6 +10,8 @@ has. The rule:
   over a link that is merely slow, and no rule above (`cluster.sessions.entry`) has to know of it.
 - When the link is free the backlogs go on, one route after the other, until it is congested again. Its channels wait
   for the link (`cluster.sessions.credits`) until no backlog is left, so no more is added than a batch for each.
+- What an earlier session has carried may be answered in this one while it waits to be carried again. Then it goes out
+  no more (`Backlog.forget`): whoever is answered has had the message from its master, or is not to have it.
 - A backlog is part of its session and ends with it. Settlements, grants and ends of channels mean nothing in the next
   session, and those who asked are told; the publishes of open channels are among the unconfirmed ones, of which those
   that were never sent are the last; those of closed channels join the untracked (`Route.lose`).
@@ -20,7 +22,7 @@ Other words than publishes are small, and are never the first in a backlog.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from cluster.sessions.messages import SessionMessage, SessionPublish
 from node.ids import QueueId
@@ -59,6 +61,13 @@ class Publishes:
     def messages(self) -> Sequence[Message]:
         """Those that are left."""
         return self._messages[self._done :]
+
+    def forget(self, publish_seqs: Collection[int]) -> None:
+        """These are answered."""
+        left = [each for each in zip(self.publish_seqs, self.messages, strict=True) if each[0] not in publish_seqs]
+        self._publish_seqs = [seq for seq, _ in left]
+        self._messages = [message for _, message in left]
+        self._done = 0
 
     def next_frame(self, queue_id: QueueId, session: int) -> SessionPublish:
         """As many of those that are left as fit into one message."""
@@ -101,6 +110,14 @@ class Backlog:
             return frame
         self._words.popleft()
         return word
+
+    def forget(self, channel_id: int, publish_seqs: Collection[int]) -> None:
+        """These are answered. What no session has carried is not among them."""
+        resent = [each for each in self.publishes() if each.is_resent and each.channel_id == channel_id]
+        for publishes in resent:
+            publishes.forget(publish_seqs)
+        if any(publishes.is_over for publishes in resent):
+            self._words = deque(word for word in self._words if not (isinstance(word, Publishes) and word.is_over))
 
     def publishes(self) -> Iterator[Publishes]:
         """In order."""

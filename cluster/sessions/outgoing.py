@@ -5,7 +5,7 @@ The rule is in `cluster.sessions.backlog`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from cluster.sessions.backlog import Publishes
 from cluster.sessions.messages import SessionMessage
@@ -51,11 +51,21 @@ class Outgoing:
             del waiting[queue_id]
         return not self._links.is_congested_now(node)
 
+    def answered(self, route: Route, channel_id: int, publish_seqs: Collection[int]) -> None:
+        """These go out no more, if they wait."""
+        if route.backlog:
+            route.backlog.forget(channel_id, publish_seqs)
+            if not route.backlog:
+                self._waits_no_more(route)
+
     def session_over(self, route: Route) -> None:
         """Its backlog ends with it."""
         if route.backlog:
-            for waiting in self._waiting.values():
-                waiting.pop(route.queue_id, None)
+            self._waits_no_more(route)
+
+    def _waits_no_more(self, route: Route) -> None:
+        for waiting in self._waiting.values():
+            waiting.pop(route.queue_id, None)
 
     def check_invariants(self, routes: Mapping[QueueId, Route]) -> None:
         waiting = {queue_id: node for node, queues in self._waiting.items() for queue_id in queues}

@@ -215,3 +215,36 @@ def test_a_channel_that_waits_for_a_link_is_free_only_when_nothing_waits_for_it(
     frees_link(opened)
     assert not sink.waits()
     assert [each.publish_seqs for each in carried(opened)][-1] == (30,)
+
+
+@pytest.mark.parametrize("is_all", [True, False])
+def test_what_is_answered_while_it_waits_to_be_carried_again_goes_out_no_more(bench: EntryBench, is_all: bool) -> None:
+    """Its master had it in the session before."""
+    bench.publishes(1, 2, 3)
+    bench.accepts(1)
+    bench.link_breaks("n2")
+    closes_link(bench)
+    bench.link_comes("n2")
+    bench.accepts(2)
+    bench.publishes(4)
+    assert numbers(carried(bench)) == []
+    bench.confirms(2, *([1, 2, 3] if is_all else [1, 3]))
+    opens_link(bench)
+    left = [4] if is_all else [2, 4]
+    assert numbers(carried(bench)) == left
+
+
+def test_what_was_answered_while_it_waited_is_not_kept_for_the_next_session(bench: EntryBench) -> None:
+    """A master that comes out of a restart does not know what was settled, or refused: it would take that for new."""
+    bench.publishes(1, 2, 3)
+    bench.accepts(1)
+    bench.link_breaks("n2")
+    closes_link(bench)
+    bench.link_comes("n2")
+    bench.accepts(2)
+    bench.confirms(2, 1, 2, 3)
+    bench.moves("n2", 2)
+    bench.accepts(3)
+    opens_link(bench)
+    assert numbers(carried(bench)) == []
+    assert bench.sink.confirmed == [1, 2, 3]
