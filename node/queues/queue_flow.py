@@ -68,11 +68,13 @@ class QueueFlow:
         """What counts for the channel now, until it begins anew."""
         return self._owed.get(channel)
 
-    def processed_late(self, channel: ChannelKey, messages: int, tally: Tally | None) -> None:
-        """As `processed`, of messages that came when ``tally`` counted. Who began anew since has sent them again, and
-        paid again."""
-        if tally is self._owed.get(channel):
+    def processed_late(self, channel: ChannelKey, messages: int, tally: Tally | None) -> bool:
+        """As `processed`, of messages that came when ``tally`` counted. False if the channel began anew since, or went:
+        it has sent them again, or will, and pays again."""
+        is_current = tally is self._owed.get(channel)
+        if is_current:
             self.processed(channel, messages)
+        return is_current
 
     def take(self, channel: ChannelKey) -> int:
         """What the channel may be granted now: 0 while the queue is blocked itself."""

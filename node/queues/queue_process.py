@@ -17,8 +17,7 @@ Bounds. Whatever may be large goes in steps, one per `drain`: deliveries, drops,
 Links. Consumers on a node that ``is_full`` names are passed over; if messages stay for that, ``waits_for`` names the
 node, and the owner drains when it has room again. What waits counts as ready, also for the length limits.
 
-Confirms. The token given to the backing queue is ``(channel, publish_seq)``; the tokens that come back are
-grouped, one effect per channel and drain.
+Confirms. The token for the backing queue is ``(channel, publish_seq)``; one effect per channel and drain has all.
 
 Deleting takes two steps, because the decision must be agreed on by the cluster: `seal_for_delete` checks the
 conditions and holds back later publishes, so that the answer stays true; then the queue is deleted (`delete`), or it is
@@ -29,8 +28,7 @@ nobody who wants the queue deleted (`hold`).
 Credit. What a channel may publish is granted by `QueueFlow`: a batch counts as processed when `publish` has taken it,
 and the grants wait while the store or a mirror is behind. Publishes that the seal holds back are not processed.
 
-Crash behaviour: nothing here outlives the process. A successor begins with a backing queue in which everything
-unacked is ready again, flagged redelivered.
+Crash behaviour: nothing here outlives the process. Its successor finds everything unacked ready, flagged redelivered.
 """
 
 from __future__ import annotations
@@ -194,11 +192,13 @@ class QueueProcess:
         """The first of what was held back. Returns how many."""
         is_purged = self._held_back.purged > 0
         channel, messages, publish_seqs, is_resent, tally = self._held_back.take(count_max)
+        told = len(self._outgoing.rejected)
         if is_purged:
             self._take_purged(channel, messages, publish_seqs)
         else:
             self._take(channel, messages, publish_seqs, is_resent)
-        self.flow.processed_late(channel, len(messages), tally)
+        if not self.flow.processed_late(channel, len(messages), tally):
+            del self._outgoing.rejected[told:]  # whoever began anew sends these again: what he is told is decided then
         return len(messages)
 
     def _take_purged(self, channel: ChannelKey, messages: Sequence[Message], publish_seqs: Sequence[int]) -> None:

@@ -275,3 +275,23 @@ def test_a_deletion_confirms_what_was_not_taken() -> None:
     assert sum(len(each.publish_seqs) for each in effects if isinstance(each, ConfirmPublished)) == 2 * LET_IN_MAX
     assert not bench.process.has_more
     bench.process.check_invariants()
+
+
+# --- what is sent again while it waits ---
+
+
+def test_what_is_sent_again_while_it_waits_is_refused_or_taken_and_not_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its publisher's node was cut off for a moment, and there is room in the queue between the first copy and the
+    second."""
+    monkeypatch.setattr(queue_process, "LET_IN_MAX", 3)
+    bench = sealed(max_length=1, overflow="reject-publish")
+    flow = bench.process.flow
+    flow.begin(PUBLISHER, 10)
+    bench.publish(3)
+    bench.process.channel_down(PUBLISHER, may_return=True)
+    flow.begin(PUBLISHER, 10)
+    bench.publish_again(1, 2, 3)
+    bench.process.unseal()
+    assert bench.process.get(HOLDER, no_ack=True) is not None
+    assert sorted(drained(bench)) == ["confirm 1 2 1", "reject 3"]
+    assert bodies(bench) == [b"2"]
