@@ -37,9 +37,9 @@ from zlib import crc32
 
 from cluster.raft.core import RestoredState, founding_state
 from cluster.raft.messages import Entry, EntryKind, HardState, Ready, Snapshot, Voter
-from node.errors import StorageError
+from node.errors import ShortageError, StorageError
 from node.ids import NodeName
-from node.store.disk.disk import Disk, DiskFile, read_whole, write_durably
+from node.store.disk.disk import Disk, DiskFile, read_whole, write_beside, write_durably
 
 _BATCH_MAGIC = b"WRb1"
 _BATCH_HEADER = struct.Struct(">4sIIQ")
@@ -251,11 +251,19 @@ def _read_snapshot(disk: Disk, path: str) -> Snapshot | None:
 
 
 def _write_log(disk: Disk, path: str, content: _LogContent) -> DiskFile:
-    """Put a complete log file in place, durably, and open it."""
+    """Put a complete log file in place, durably, and open it.
+
+    Raises `ShortageError` if the one before is in force still, any other `StorageError` if that is not certain: who
+    went on with that one might write into a file that has no name any more.
+    """
     items = [_BASE.pack(_ITEM_BASE, content.base_index, content.base_term), _pack_hard_state(content.hard_state)]
     items += [_pack_entry(entry) for entry in content.entries]
-    write_durably(disk, path, _pack_batch(items, 0))
-    return disk.open(path)
+    disk.rename(write_beside(disk, path, _pack_batch(items, 0)), path)
+    try:
+        disk.sync_directory(path.rpartition("/")[0])
+        return disk.open(path)
+    except ShortageError as error:
+        raise StorageError(f"the new {path} is in place and cannot be used: {error}") from error
 
 
 def _pack_entry(entry: Entry) -> bytes:

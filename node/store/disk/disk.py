@@ -164,7 +164,12 @@ def read_whole(disk: Disk, path: str) -> bytes:
 
 def write_durably(disk: Disk, path: str, content: bytes) -> None:
     """Replace a small file as a whole: after a crash it holds the old content or the new, never a mixture."""
-    directory, _, _ = path.rpartition("/")
+    disk.rename(write_beside(disk, path, content), path)
+    disk.sync_directory(path.rpartition("/")[0])
+
+
+def write_beside(disk: Disk, path: str, content: bytes) -> str:
+    """Write, durably, what is to become the file ``path``; returns what it is to be renamed from."""
     temporary = path + ".tmp"
     file = disk.create(temporary)
     try:
@@ -172,13 +177,11 @@ def write_durably(disk: Disk, path: str, content: bytes) -> None:
         file.sync()
     except StorageError:
         file.abandon()
-        # Perhaps for want of the very space that it takes.
-        with contextlib.suppress(StorageError):
+        with contextlib.suppress(StorageError):  # perhaps for want of the very space that it takes
             disk.unlink(temporary)
         raise
     file.close()
-    disk.rename(temporary, path)
-    disk.sync_directory(directory)
+    return temporary
 
 
 def sync_file(disk: Disk, path: str) -> None:

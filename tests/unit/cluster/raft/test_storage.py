@@ -13,9 +13,9 @@ from psutil import Process
 from cluster.raft.core import RaftConfig, RaftCore, RestoredState, founding_state
 from cluster.raft.messages import Entry, EntryKind, HardState, Ready, Snapshot
 from cluster.raft.storage import RaftStorage, _pack_batch
-from node.errors import StorageError
+from node.errors import OpenFilesError, ShortageError, StorageError
 from node.ids import NodeName
-from node.store.disk.disk import RealDisk
+from node.store.disk.disk import DiskFile, RealDisk
 from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedDisk
 
 N1, N2 = NodeName("n1"), NodeName("n2")
@@ -282,6 +282,59 @@ def test_a_crash_anywhere_in_preparing_and_adopting_leaves_the_one_or_the_other(
         assert state.hard_state == HardState(2, N1, 4)
         seen.add((is_done, state.snapshot.index))
     assert seen >= {(False, 0), (True, 4)}
+
+
+class ScarceDisk(SimulatedDisk):
+    """Finds no descriptor for the operation that is the ``scarce_in``-th of those which need one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scarce_in = 0
+
+    def _take_descriptor(self) -> None:
+        self.scarce_in -= 1
+        if self.scarce_in == 0:
+            raise OpenFilesError("too many open files")
+
+    def open(self, path: str) -> DiskFile:
+        self._take_descriptor()
+        return super().open(path)
+
+    def create(self, path: str) -> DiskFile:
+        self._take_descriptor()
+        return super().create(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._take_descriptor()
+        super().sync_directory(path)
+
+
+def test_who_is_told_of_a_shortage_writes_into_a_log_that_the_next_start_reads() -> None:
+    """Not into one whose name has been taken away by then."""
+    told = []
+    for scarce_in in range(1, 6):
+        disk = ScarceDisk()
+        storage, _ = reopen(disk)
+        storage.append(ready(command(3, 2), hard_state=HardState(2, N1, 3)))
+        snapshot = Snapshot(3, 2, (N1, N2), b"state")
+        storage.prepare_snapshot(snapshot)
+        disk.scarce_in = scarce_in
+        try:
+            storage.adopt_snapshot(snapshot)
+        except ShortageError:
+            told.append("shortage")
+        except StorageError:
+            told.append("failure")
+            continue
+        else:
+            told.append("done")
+        disk.scarce_in = 0
+        storage.append(ready(command(4, 3), hard_state=HardState(3, N2, 3)))
+        storage.sync()
+        disk.crash(CrashStyle.DROP, Random(1))
+        state = reopen(disk)[1]
+        assert (state.entries[-1:], state.hard_state.voted_for) == ((command(4, 3),), N2), f"descriptor {scarce_in}"
+    assert told == ["shortage", "shortage", "failure", "failure", "done"]
 
 
 def test_a_snapshot_from_the_leader_replaces_a_log_that_does_not_lead_to_it() -> None:
