@@ -53,29 +53,30 @@ class MetadataSize:
         self._snapshot_bytes = 0
         #: Of entries applied since it was begun, and of those that the one being taken has.
         self._log_bytes = self._taken_bytes = 0
-        self._has_shrunk = False
+        #: Of those up to the last by which something went; 0 if nothing did.
+        self._shrunk_bytes = 0
 
     def applied(self, payload: bytes, command: Command) -> None:
         """An entry of the log."""
         self._log_bytes += len(payload)
-        self._has_shrunk |= _is_one_of(command, _SHRINKING, _SHRINKING_TOPOLOGY)
+        if _is_one_of(command, _SHRINKING, _SHRINKING_TOPOLOGY):
+            self._shrunk_bytes = self._log_bytes
 
     def begin(self) -> None:
         """A snapshot of what is applied now is being taken; it may come to nothing."""
         self._taken_bytes = self._log_bytes
-        self._has_shrunk = False
 
     def taken(self, snapshot: bytes) -> None:
         """The one that was begun last is in force."""
         self._snapshot_bytes = len(snapshot)
         self._log_bytes -= self._taken_bytes
+        self._shrunk_bytes = max(0, self._shrunk_bytes - self._taken_bytes)
         self._taken_bytes = 0
 
     def restored(self, snapshot: bytes) -> None:
         """The state is what this one says."""
         self._snapshot_bytes = len(snapshot)
-        self._log_bytes = self._taken_bytes = 0
-        self._has_shrunk = False
+        self._log_bytes = self._taken_bytes = self._shrunk_bytes = 0
 
     @property
     def is_large(self) -> bool:
@@ -87,7 +88,7 @@ class MetadataSize:
     @property
     def is_doubtful(self) -> bool:
         """Perhaps something may be added: another snapshot would tell."""
-        return self._has_shrunk and self.is_large
+        return self._shrunk_bytes > 0 and self.is_large
 
     def check(self, command: Command) -> None:
         """Raises `ChannelError` 406 if ``command`` adds something and there is enough already."""

@@ -170,6 +170,20 @@ async def test_what_goes_while_they_are_measured_may_be_what_was_too_much(
     assert log.group.wants_snapshot
 
 
+async def test_a_snapshot_that_came_to_nothing_is_wanted_still(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk was full: whether there is room for more is as doubtful as before."""
+    log.visible.set_result(True)
+    await log.group.submit(CreateVhost("/"))
+    await log.group.submit(DeclareExchange("/", "old", "direct", True, False, False, {}))
+    monkeypatch.setattr("cluster.runtime.metadata_size.SNAPSHOT_BYTES_MAX", 100)
+    log.take_snapshot()
+    await log.group.submit(DeleteExchange("/", "old"))
+    log.group.snapshot_pieces()
+    assert log.group.wants_snapshot
+    log.take_snapshot()
+    assert not log.group.wants_snapshot
+
+
 async def test_nor_if_too_much_came_since_they_were_measured(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.visible.set_result(True)
     monkeypatch.setattr("cluster.runtime.metadata_size.ALTOGETHER_BYTES_MAX", 200)
