@@ -136,6 +136,8 @@ class Admission:
         self.linked_identities: dict[NodeName, str] = {}
         #: Peers of the group that this node does not know as members as yet: where they are, and how far their log is.
         self._introduced: dict[NodeName, tuple[tuple[int, int], str]] = {}
+        #: Of those that this node was told to join, who is of another cluster.
+        self._strangers: dict[NodeName, None] = {}
         #: How far the newest records were of which a peer of the group has said that they mean this directory.
         self._meant_at = identity.current.meant_at
         #: New nodes that are being proposed.
@@ -289,8 +291,8 @@ class Admission:
             return  # whatever else the peer has yet to hear of: it knows of a later start of this directory
         if theirs == (0, 0) or theirs < self._configuration or not (is_of_group or self._is_empty):
             return  # the peer is new itself, has yet to hear of what this node knows, or is of another cluster
-        if self._is_empty and self._told_to_join and theirs != (0, 0):
-            self._follow_list(peer, credentials)
+        if self._is_empty and self._told_to_join and not self._follow_list(peer, credentials):
+            return
         is_meant = self._node in credentials.members and meant in ("", self._identity)
         if is_of_group and not is_meant and self._has_yet_to_hear(credentials):
             return
@@ -308,15 +310,22 @@ class Admission:
         elif self._is_empty and not is_of_group:
             self._join(credentials)
 
-    def _follow_list(self, peer: NodeName, credentials: Credentials) -> None:
-        """This node has nothing yet, and was told which cluster to join: its members are what they are now."""
-        if self._told_to_join not in (credentials.group, *credentials.superseded_groups):
-            self._on_refused(
-                f"{peer} is of another cluster than the one that {self._node} was told to join: start it with an empty "
-                "data directory, and run `warrenctl join_cluster` again"
-            )
-        else:
+    def _follow_list(self, peer: NodeName, credentials: Credentials) -> bool:
+        """This node has nothing yet, and was told which cluster to join: its members are what they are now. False if
+        the peer is of another one: it may have left, and begun again, when the list was made or since."""
+        if self._told_to_join in (credentials.group, *credentials.superseded_groups):
             self._members = tuple(sorted({*self._members, *credentials.members}))
+            return True
+        self._strangers[peer] = None
+        text = f"{peer} is of another cluster than the one that {self._node} was told to join"
+        if {*self._members} <= {*self._strangers, self._node}:
+            self._on_refused(
+                f"{text}: start it with an empty data directory, and run `warrenctl join_cluster` again"
+            )
+        elif self._reported != text:
+            self._reported = text
+            log.warning("%s: if it has left that one, run `warrenctl forget_cluster_node %s` there", text, peer)
+        return False
 
     def _is_superseded_by(self, credentials: Credentials) -> bool:
         own = self._file.current.group

@@ -25,7 +25,7 @@ from node.ids import Incarnation, NodeName
 from node.store.disk.disk import write_durably
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 
-N1, N2, N3, N4 = (NodeName(f"n{number}") for number in range(1, 5))
+N1, N2, N3, N4, N5 = (NodeName(f"n{number}") for number in range(1, 6))
 NAMES = (N1, N2, N3)
 
 
@@ -39,7 +39,11 @@ class Node:
     """The part of a node that decides on links, with a log that is durable at once."""
 
     def __init__(
-        self, name: NodeName, disk: SimulatedDisk | None = None, members: tuple[NodeName, ...] = NAMES
+        self,
+        name: NodeName,
+        disk: SimulatedDisk | None = None,
+        members: tuple[NodeName, ...] = NAMES,
+        told_to_join: str = "",
     ) -> None:
         self.name = name
         self.disk = disk or SimulatedDisk()
@@ -53,6 +57,7 @@ class Node:
         #: Of the log, with what the test puts into the records itself.
         self.applied_index = 0
         self.state = MetadataState()
+        self.told_to_join = told_to_join
         self.gate = self.new_gate(members)
         self.gate.join(self)
         self.gate.start()
@@ -66,6 +71,7 @@ class Node:
             f"{self.name}:1",
             self.state,
             NEWEST_PROTOCOL,
+            told_to_join=self.told_to_join,
             on_refused=self.refusals.append,
             count_on_from=self.begun_again_after.append,
             begin_again=lambda: self.begun_again_after.append(self.incarnation),
@@ -306,6 +312,27 @@ def test_a_new_node_whose_list_names_the_members_is_let_in() -> None:
     assert n4.file.current.group == n1.file.current.group
     assert (n4.refusals, n4.begun_again_after) == ([], [])
     assert n2.let_in == []
+
+
+def test_who_was_told_which_cluster_to_join_is_not_ended_by_one_of_its_list_that_has_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was reset, say, when it had been let in, and nobody has forgotten it yet."""
+    n1, _, _ = founded()
+    n5 = Node(N5, members=(N5,))
+    n4 = Node(N4, members=(*NAMES, N4, N5), told_to_join=n1.file.current.group)
+    with pytest.raises(HandshakeError):
+        n4.meets(n5)
+    assert n4.refusals == []
+    assert "run `warrenctl forget_cluster_node n5` there" in caplog.text
+    with pytest.raises(HandshakeError):
+        n1.meets(n4)
+    n1.meets(n4)
+    assert n4.file.current.group == n1.file.current.group
+    lost = Node(N4, members=(N4, N5), told_to_join=n1.file.current.group)
+    with pytest.raises(HandshakeError):
+        lost.meets(n5)
+    assert "n5 is of another cluster" in lost.refusals[0], "and so are all that it was told of"
 
 
 def joined() -> tuple[Node, Node, Node]:
