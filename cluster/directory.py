@@ -137,6 +137,7 @@ def find_cluster_directory(chosen: Path | None, environment: Mapping[str, str], 
     if named:
         return read_cluster_directory(Path(named))
     for place in (start, *start.parents):
-        if (place / DEFAULT_DIRECTORY / DESCRIPTOR_FILE).is_file():
-            return read_cluster_directory(place / DEFAULT_DIRECTORY)
+        with contextlib.suppress(OSError):  # another user's, who shows it to nobody
+            if (place / DEFAULT_DIRECTORY / DESCRIPTOR_FILE).is_file():
+                return read_cluster_directory(place / DEFAULT_DIRECTORY)
     return None

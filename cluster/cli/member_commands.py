@@ -77,10 +77,7 @@ def _forget_offline(
     if is_dry_run == is_confirmed:
         call.refuse("--offline needs --dry-run, to tell what would be lost, or --confirm, to do it.")
     directory = str(data_dir or _directory_of_target(call))
-    if not Path(directory).is_dir():
-        raise ConfigError(f"{directory} is no directory: name that of the node that is down")
-    disk = RealDisk()
-    lock = DataLock(directory)
+    disk, lock = RealDisk(), _lock(directory)
     try:
         plan = plan_forgetting(disk, directory, members)
         for name, address in plan.addresses.items():
@@ -100,6 +97,18 @@ def _forget_offline(
         click.echo(to_json(_document(plan, is_dry_run=is_dry_run)))
     elif not is_dry_run:
         call.remark(f"Start {plan.node} now. {', '.join(plan.forgotten)} may join with empty data directories only.")
+
+
+def _lock(directory: str) -> DataLock:
+    """Raises `ConfigError`."""
+    try:
+        if not Path(directory).is_dir():
+            raise ConfigError(f"{directory} is no directory: name that of the node that is down")
+        return DataLock(directory)
+    except OSError as error:
+        raise ConfigError(
+            f"{directory} cannot be used: {error.strerror}; run this as the user that the node runs as"
+        ) from None
 
 
 def _directory_of_target(call: Call) -> Path:

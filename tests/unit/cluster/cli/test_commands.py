@@ -185,6 +185,14 @@ def test_forgetting_offline_needs_the_directory_of_a_node(tool: Tool, tmp_path: 
     assert (code, "holds nothing of a cluster" in error) == (78, True)
 
 
+def test_forgetting_offline_says_that_it_may_not_use_a_directory(tool: Tool, tmp_path: Path) -> None:
+    """Not in a traceback: that of a node belongs to the user that it runs as."""
+    (tmp_path / "lock").mkdir()
+    for directory in (tmp_path, tmp_path / ("n" * 300)):
+        code, _, error = tool("forget_cluster_node", "--offline", "--dry-run", "--data-dir", str(directory), "n3")
+        assert (code, f"{directory} cannot be used: " in error) == (78, True)
+
+
 def test_add_user_reminds_of_permissions(tool: Tool, client: RecordingClient) -> None:
     assert tool("add_user", "u", "p").out == (
         'Adding user "u" ...\n'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,21 @@ def test_the_environment_names_the_directory_and_the_option_wins(home: Path, tmp
     with pytest.raises(ConfigError, match="there is no cluster in"):
         find_cluster_directory(None, environment, tmp_path)
     found = find_cluster_directory(home / ".warren", environment, tmp_path)
+    assert found is not None
+    assert found.nodes == NODES
+
+
+def test_what_another_user_shows_to_nobody_is_in_nobodys_way(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody has a cluster in a directory above this one."""
+    is_file = Path.is_file
+
+    def look(path: Path) -> bool:
+        if path.parent == home / "below" / ".warren":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", look)
+    found = find_cluster_directory(None, {}, home / "below")
     assert found is not None
     assert found.nodes == NODES
 
