@@ -6,7 +6,6 @@ import itertools
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
@@ -31,7 +30,7 @@ from cluster.cli.framework import (
     program_help,
     unknown_command_text,
 )
-from cluster.cli.targets import Target, advice
+from cluster.cli.targets import Target, advice, working_directory
 from cluster.transport.admin_client import AdminClient, AdminError
 from cluster.transport.admin_port import ExitCode
 from node.errors import ConfigError
@@ -100,7 +99,7 @@ def _report(exit_code: int, message: str, target: Target | None, *, is_json: boo
         body = {"result": "error", "node": node, "error": ExitCode(exit_code).name.lower(), "message": message}
         click.echo(to_json(body), err=True)
     elif exit_code == ExitCode.UNAVAILABLE:
-        missing = [] if target is None else advice(target, message, os.environ, Path.cwd())
+        missing = [] if target is None else advice(target, message, os.environ, working_directory())
         paragraphs = "".join(f"{paragraph}\n\n" for paragraph in missing)
         click.echo(_unavailable_text(node, message, paragraphs), err=True)
     else:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from cluster.cli.formatters import FORMATTERS, format_listing, to_json
-from cluster.cli.targets import Target, resolve_target
+from cluster.cli.targets import Target, resolve_target, working_directory
 from cluster.listing_columns import LISTINGS
 from cluster.transport.admin_client import DEFAULT_TIMEOUT_S, AdminClient
 from cluster.transport.admin_port import Table
@@ -108,7 +108,7 @@ class Call:
     def target(self) -> Target:
         """The node asked. Raises `ConfigError`."""
         if self._target is None:
-            self._target = resolve_target(self.options.node, self.options.directory, os.environ, Path.cwd())
+            self._target = resolve_target(self.options.node, self.options.directory, os.environ, working_directory())
         return self._target
 
     @property

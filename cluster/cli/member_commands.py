@@ -17,7 +17,7 @@ from cluster.cli.formatters import to_json
 from cluster.cli.framework import Call, ToolCommand
 from cluster.cli.node_commands import STARTUP_TIMEOUT_S, wait_until
 from cluster.cli.options import tool_command
-from cluster.cli.targets import NODE_VARIABLE, resolve_target
+from cluster.cli.targets import NODE_VARIABLE, resolve_target, working_directory
 from cluster.directory import find_cluster_directory
 from cluster.real_world.data_lock import DataLock
 from cluster.runtime.offline_forgetting import Forgetting, carry_out, plan_forgetting
@@ -113,7 +113,7 @@ def _lock(directory: str) -> DataLock:
 
 def _directory_of_target(call: Call) -> Path:
     """Of a local cluster. Raises `ConfigError`."""
-    found = find_cluster_directory(call.options.directory, os.environ, Path.cwd())
+    found = find_cluster_directory(call.options.directory, os.environ, working_directory())
     name = call.options.node or os.environ.get(NODE_VARIABLE)
     if found is None or not name or ":" in name:
         raise ConfigError("name the node that is down with -n, as the cluster directory has it, or give its --data-dir")
@@ -173,7 +173,7 @@ def join_cluster(call: Call, existing: str) -> None:
     changed. Exit code 70 if it cannot join as it is, as when its cookie is another one; 75 if it does not reach the
     existing node, or the cluster has no majority.
     """
-    address = resolve_target(existing, call.options.directory, os.environ, Path.cwd()).address
+    address = resolve_target(existing, call.options.directory, os.environ, working_directory()).address
     call.banner(f"Clustering node {call.target.name} with {existing}")
     with call.client() as client:
         members = set(client.join_cluster(address)["cluster"])

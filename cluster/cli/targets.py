@@ -68,6 +68,14 @@ def resolve_target(node: str | None, directory: Path | None, environment: Mappin
     return Target(chosen, found.node(chosen).cluster_address, cookie, tls, cookie_source=source)
 
 
+def working_directory() -> Path:
+    """Where this process is; the root if that was removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path("/")
+
+
 def _require_text(environment: Mapping[str, str]) -> None:
     """Raises `ConfigError` for a variable that goes over the wire and has no encoding."""
     for name in (NODE_VARIABLE, COOKIE_VARIABLE):

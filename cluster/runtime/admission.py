@@ -319,9 +319,7 @@ class Admission:
         self._strangers[peer] = None
         text = f"{peer} is of another cluster than the one that {self._node} was told to join"
         if {*self._members} <= {*self._strangers, self._node}:
-            self._on_refused(
-                f"{text}: start it with an empty data directory, and run `warrenctl join_cluster` again"
-            )
+            self._on_refused(f"{text}: start it with an empty data directory, and run `warrenctl join_cluster` again")
         elif self._reported != text:
             self._reported = text
             log.warning("%s: if it has left that one, run `warrenctl forget_cluster_node %s` there", text, peer)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cli.targets import Target, resolve_target
+from cluster.cli.targets import Target, resolve_target, working_directory
 from cluster.directory import ClusterDirectory, NodeEntry, find_cluster_directory, read_cluster_directory
 from node.errors import ConfigError
 
@@ -83,6 +83,14 @@ def test_what_another_user_shows_to_nobody_is_in_nobodys_way(home: Path, monkeyp
     found = find_cluster_directory(None, {}, home / "below")
     assert found is not None
     assert found.nodes == NODES
+
+
+def test_a_directory_that_was_removed_is_no_place_to_look_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert working_directory() == Path("/")
 
 
 def test_the_cookie_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
