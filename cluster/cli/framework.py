@@ -28,6 +28,9 @@ PROGRAM = "warrenctl"
 #: Options every command takes, in the usage line.
 _COMMON_USAGE = "[--node <node>] [--quiet]"
 
+#: More than that, and gRPC takes the time for over: thirty years.
+TIMEOUT_MAX_S = 1e9
+
 Connect = Callable[[Target, float], AdminClient]
 
 
@@ -76,12 +79,24 @@ class CommonOptions:
 _OPTION_NAMES = tuple(CommonOptions.__dataclass_fields__)
 
 
+class Seconds(click.ParamType[float]):
+    """A time to wait. rabbitmqctl's ``infinity`` is as long as gRPC can wait."""
+
+    name = "float"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds: float = click.FLOAT.convert(value, param, ctx)
+        if not seconds >= 0:
+            self.fail(f"{value} is no number of seconds.", param, ctx)
+        return min(seconds, TIMEOUT_MAX_S)
+
+
 def common_options() -> list[click.Option]:
     """Fresh click options for the program or a command."""
     return [
         click.Option(["-n", "--node", "node"], help="Node: a name of the cluster directory, or host:port."),
         click.Option(["--dir", "directory"], type=click.Path(path_type=Path), help="Cluster directory."),
-        click.Option(["-t", "--timeout", "timeout_s"], type=click.FloatRange(min=0), help="Seconds to wait."),
+        click.Option(["-t", "--timeout", "timeout_s"], type=Seconds(), help="Seconds to wait."),
         click.Option(
             ["--formatter"], type=click.Choice(FORMATTERS), help=f"How results are written: {', '.join(FORMATTERS)}."
         ),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import io
 import re
+from typing import cast
 
 import pytest
 
+from cluster.cli.app import run
+from cluster.cli.targets import Target
+from cluster.transport.admin_client import AdminClient
 from tests.support.recording_client import RecordingClient, Tool
 
 AMOUNT = "write a number of bytes, with a unit if you like: 1073741824, 1GiB, 500MB"
@@ -158,3 +162,19 @@ def test_what_can_be_seen_wrong_here_is_not_sent(
     assert result.exit_code == exit_code
     assert result.err.startswith(f"Error:\n{message}")
     assert client.calls == []
+
+
+def test_a_time_without_end_is_as_long_as_grpc_can_wait(client: RecordingClient) -> None:
+    """`--timeout infinity` is what rabbitmqctl takes."""
+    waited: list[float] = []
+
+    def connect(_target: Target, timeout_s: float) -> AdminClient:
+        waited.append(timeout_s)
+        return cast(AdminClient, client)
+
+    for text in ("infinity", "1e300", "0.5"):
+        assert run(["-n", "h:1", "-t", text, "clear_policy", "p"], connect) == 0
+    assert waited == [1e9, 1e9, 0.5]
+    for text in ("nan", "-1", "soon"):
+        assert run(["-n", "h:1", "-t", text, "clear_policy", "p"], connect) == 64
+    assert len(waited) == 3
