@@ -274,8 +274,10 @@ class Leadership:
                     self.node, response.sender, self.term, progress.next - 1, previous_term, (), self._log.commit
                 )
                 self._messages.append(request)
-        elif now_ms - progress.snapshot_sent_ms >= self._config.election_timeout_min_ms:
-            progress.become_probe()
+        else:
+            echo_ms = response.echo_ms if response.stamp_ms else None
+            if progress.is_snapshot_lost(now_ms, echo_ms, self._config.election_timeout_min_ms):
+                progress.become_probe()
 
     # ------------------------------------------------------------------ commit
 

@@ -33,6 +33,7 @@ class Progress:
         "last_heard_ms",
         "match",
         "next",
+        "snapshot_passed_ms",
         "snapshot_sent_ms",
         "stamp_heard",
         "stamp_ms",
@@ -60,8 +61,9 @@ class Progress:
         self.stamp_ms = 0
         #: One that may not yet, behind the time when it was heard.
         self.stamp_heard: tuple[int, int] | None = None
-        #: In `SNAPSHOT`: since when it is on its way.
+        #: In `SNAPSHOT`: since when it is on its way; and since when there are answers to what was sent behind it.
         self.snapshot_sent_ms = 0
+        self.snapshot_passed_ms: int | None = None
 
     def become_probe(self, next_index: int = 0) -> None:
         """Ask at ``next_index``, but not for what it is known to have."""
@@ -77,6 +79,20 @@ class Progress:
     def become_snapshot(self, now_ms: int) -> None:
         self.state = ProgressState.SNAPSHOT
         self.snapshot_sent_ms = now_ms
+        self.snapshot_passed_ms = None
+
+    def is_snapshot_lost(self, now_ms: int, echo_ms: int | None, patience_ms: int) -> bool:
+        """In `SNAPSHOT`: the heartbeat stamped ``echo_ms`` has been answered, and perhaps the snapshot never will be.
+
+        It may be on its way for long, over a slow link; but a link keeps the order, so as soon as there is an answer to
+        what was sent behind it, its own is due. ``None``: a release of before has answered, which says no stamp.
+        """
+        since_ms: int | None = self.snapshot_sent_ms
+        if echo_ms is not None:
+            if self.snapshot_passed_ms is None and echo_ms > self.snapshot_sent_ms + 1:
+                self.snapshot_passed_ms = now_ms
+            since_ms = self.snapshot_passed_ms
+        return since_ms is not None and now_ms - since_ms >= patience_ms
 
     @property
     def is_paused(self) -> bool:

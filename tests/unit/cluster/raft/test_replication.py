@@ -103,6 +103,24 @@ def test_a_snapshot_on_its_way_is_all_that_is_sent_and_is_sent_again_after_an_el
     assert [entry.payload for entry in rest.entries] == [b"x"]
 
 
+def test_a_snapshot_that_a_slow_link_brings_is_not_sent_again_before_its_answer_is_due() -> None:
+    """It was: what is answered first, when it has arrived, are the heartbeats that had to wait behind it."""
+    leader = make_leader(make_core(), followers=(N3,))
+    leader.compact(leader.snapshot_of(leader.log.applied, b"state"), retained_entries=0)
+    leader.step(5000, AppendResponse(N2, N1, leader.term, False, 3, conflict_index=1, conflict_term=0))
+    drain(leader)
+    before, behind = 5001, 5101
+    arrived_ms, timeout_ms = 60_000, leader.config.election_timeout_min_ms
+    for now_ms, echo_ms, sent in (
+        (arrived_ms - 1, before, 0),
+        (arrived_ms, behind, 0),
+        (arrived_ms + timeout_ms - 1, behind, 0),
+        (arrived_ms + timeout_ms, behind, 1),
+    ):
+        leader.step(now_ms, HeartbeatResponse(N2, N1, leader.term, 77, echo_ms))
+        assert len(of_type(drain(leader), InstallSnapshot)) == sent, f"at {now_ms}"
+
+
 def test_a_follower_that_answers_after_the_log_it_was_sent_is_compacted_gets_the_snapshot() -> None:
     """More was decided meanwhile than is sent without an answer."""
     leader = make_leader(make_core())
