@@ -53,7 +53,7 @@ class Use:
         self.on_failed: Callable[[StorageError], None] = lambda _error: None
         disk.on_sync_failed = self._note_failure
         if not disk.exists(self._path):
-            disk.create(self._path).close()
+            disk.create(self._path).abandon()  # nothing of it need be synced
 
     def _note_failure(self, error: StorageError) -> None:
         self._has_failed = True

@@ -12,6 +12,7 @@ from node.errors import StorageError
 from node.store.disk.disk import RealDisk, read_whole, write_durably
 from node.store.disk.distrust import MARK_FILE, OwnDisk, Use, reread_if_marked
 from node.store.disk.simulated import SimulatedDisk
+from tests.support.descriptors import open_descriptors
 
 MARK = f"/data/{MARK_FILE}"
 
@@ -190,3 +191,12 @@ def test_a_failed_sync_of_the_system_leaves_the_mark(tmp_path: Path, monkeypatch
         file.sync()
     use.end()
     assert (tmp_path / MARK_FILE).exists()
+
+
+def test_a_mark_holds_no_descriptor(tmp_path: Path) -> None:
+    """A process that begins again, to join a cluster or to be reset, marks the directory each time."""
+    use = Use(RealDisk(), str(tmp_path))
+    assert (tmp_path / MARK_FILE).exists()
+    assert open_descriptors(tmp_path) == 0
+    use.end()
+    assert not (tmp_path / MARK_FILE).exists()
