@@ -18,6 +18,7 @@ from cluster.metadata.records import PolicyRecord
 from cluster.transport import admin_codec as codec
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
 from cluster.transport.admin_proof import NONCE_BYTES
+from cluster.transport.grpc_silence import silence_options
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminStub
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
@@ -26,6 +27,8 @@ from node.pieces import at_once
 
 #: Seconds for one request, as rabbitmqctl's listings; synchronisation has no limit unless asked for.
 DEFAULT_TIMEOUT_S = 60.0
+#: A node that does not even answer a ping for so long is gone. Far above what a busy or frozen one may take.
+SILENCE_TIMEOUT_MS = 60_000
 
 _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer")
@@ -79,7 +82,8 @@ class AdminClient:
     """One node's admin service at ``host:port``, the address of its cluster listener.
 
     Use it as a context manager or call `close`. Safe to use from several threads. ``timeout_s`` bounds each request.
-    ``channel_credentials`` secures the connection (TLS); without them it is plain.
+    ``channel_credentials`` secures the connection (TLS); without them it is plain. What has no time limit ends, too, if
+    the node is silent for ``silence_timeout_ms``: a machine that vanishes hangs up on nobody.
     """
 
     def __init__(
@@ -89,14 +93,16 @@ class AdminClient:
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         channel_credentials: grpc.ChannelCredentials | None = None,
+        silence_timeout_ms: int = SILENCE_TIMEOUT_MS,
     ) -> None:
         self.address = address
         self.timeout_s = timeout_s
         self._cookie = cookie.encode()
+        options = (*codec.CHANNEL_OPTIONS, *silence_options(silence_timeout_ms))
         if channel_credentials is None:
-            self._channel = grpc.insecure_channel(address, codec.CHANNEL_OPTIONS)
+            self._channel = grpc.insecure_channel(address, options)
         else:
-            self._channel = grpc.secure_channel(address, channel_credentials, codec.CHANNEL_OPTIONS)
+            self._channel = grpc.secure_channel(address, channel_credentials, options)
         self._unproven = AdminStub(self._channel)
         self._stub = AdminStub(grpc.intercept_channel(self._channel, _Prover(self._prove)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -276,8 +277,9 @@ def test_a_table_reads_as_dicts() -> None:
     assert rows[0] == {"name": "q", "messages": 3, "arguments": {"x-max-length": 5}}
 
 
-async def test_who_asks_a_node_that_vanishes_is_told_in_bounded_time() -> None:
-    """A synchronisation has no time limit, and a machine without power hangs up on nobody."""
+@asynccontextmanager
+async def node_that_vanishes() -> AsyncIterator[tuple[str, Callable[[], None]]]:
+    """Where it is, and what has it vanish: it begins a synchronisation, and never ends it."""
     carrier, port = GrpcCarrier(), RecordingPort()
 
     async def no_streams(kind: StreamKind, stream: IncomingStream) -> None: ...
@@ -289,16 +291,33 @@ async def test_who_asks_a_node_that_vanishes_is_told_in_bounded_time() -> None:
     port.sync_queue = begin  # type: ignore[method-assign]
     number = await carrier.serve("127.0.0.1:0", no_streams, silence_timeout_ms=6000, admin=AdminEndpoint(port, COOKIE))
     relays = Relays({"n1": "127.0.0.1:1", "n2": f"127.0.0.1:{number}"})
-    caller = GrpcAdminCaller(COOKIE, silence_timeout_ms=300)
-    reports = caller.sync_queue(relays.address("n1", "n2"), "/", "q")
-    assert await anext(reports) == SyncProgress(1, 2, is_finished=False)
-    relays.cut("n1", "n2")
-    with pytest.raises(AdminRefused) as caught:
-        await anext(reports)
-    assert caught.value.exit_code is ExitCode.UNAVAILABLE
-    await caller.close()
+    yield relays.address("n1", "n2"), lambda: relays.cut("n1", "n2")
     relays.close()
     await carrier.stop()
+
+
+async def test_who_asks_a_node_that_vanishes_is_told_in_bounded_time() -> None:
+    """A synchronisation has no time limit, and a machine without power hangs up on nobody."""
+    async with node_that_vanishes() as (address, vanish):
+        caller = GrpcAdminCaller(COOKIE, silence_timeout_ms=300)
+        reports = caller.sync_queue(address, "/", "q")
+        assert await anext(reports) == SyncProgress(1, 2, is_finished=False)
+        vanish()
+        with pytest.raises(AdminRefused) as caught:
+            await anext(reports)
+        assert caught.value.exit_code is ExitCode.UNAVAILABLE
+        await caller.close()
+
+
+async def test_so_is_an_operator() -> None:
+    async with node_that_vanishes() as (address, vanish):
+        with AdminClient(address, COOKIE, silence_timeout_ms=300) as client:
+            reports = client.sync_queue("/", "q")
+            assert await asyncio.to_thread(next, reports) == SyncProgress(1, 2, is_finished=False)
+            vanish()
+            with pytest.raises(AdminError) as caught:
+                await asyncio.to_thread(next, reports)
+            assert caught.value.exit_code == ExitCode.UNAVAILABLE
 
 
 class TestGrpcAdminCaller(AdminCallerContract):
