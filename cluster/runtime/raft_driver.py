@@ -390,7 +390,7 @@ class RaftDriver:
         if not self._is_running:
             return
         now_ms = self._now_ms()
-        hanging = self._sync_watch.look(now_ms)
+        hanging = self._sync_watch.look(now_ms, self._snapshots.writing_since_ms)
         self.core.tick(now_ms)
         self._retry_proposals(now_ms)
         self._pump()

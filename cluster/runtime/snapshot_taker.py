@@ -82,6 +82,8 @@ class SnapshotTaker:
         #: When the last one was begun.
         self._begun_s = float("-inf")
         self._taking: asyncio.Task[None] | None = None
+        #: Since when the worker has one to write, by the loop's clock; ``None``: it has none.
+        self.writing_since_ms: int | None = None
 
     def applied(self, count: int, index: int) -> None:
         """So many entries more, the last at ``index``: begin a snapshot if it is time."""
@@ -127,6 +129,7 @@ class SnapshotTaker:
             if not self._is_newest(index):
                 return
             snapshot = self._core.snapshot_of(index, data, says_configuration=says_configuration)
+            self.writing_since_ms = int(asyncio.get_running_loop().time() * 1000)
             await self._worker.run(lambda: self._storage.prepare_snapshot(snapshot))
             if self._is_newest(index):
                 self._core.compact(snapshot)
@@ -141,7 +144,7 @@ class SnapshotTaker:
             log.exception("taking a snapshot failed")
             self._on_failed(StorageError(f"no snapshot can be taken: {error!r}"))
         finally:
-            self._taking = None
+            self._taking = self.writing_since_ms = None
 
     def _is_newest(self, index: int) -> bool:
         return index > self._core.log.snapshot.index

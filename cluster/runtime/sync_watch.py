@@ -9,6 +9,11 @@ leads, so nothing that this node knows grows old.
 
 The time is far above what a busy disk takes, so leaders do not change for slowness. A node that was frozen finds a sync
 overdue that has long ended, and hears of that in the same turn or the next: so it takes two looks.
+
+Nor is waiting hanging: the worker that syncs also writes snapshots, and a large one takes a slow disk long. All nodes
+take theirs at about the same entry, so that nobody would be left to lead; and with a leader the cluster serves its
+clients as long as nothing new is decided. So the time of a sync begins anew when no snapshot is being written any more,
+or that hangs itself.
 """
 
 from __future__ import annotations
@@ -19,6 +24,9 @@ from cluster.raft.core import RaftCore
 from node.errors import StorageError
 
 log = logging.getLogger(__name__)
+
+#: A snapshot that takes so long to be written hangs: the largest has some hundred megabytes.
+HANGING_SNAPSHOT_MS = 60_000
 
 
 class SyncWatch:
@@ -47,10 +55,14 @@ class SyncWatch:
             self._core.stand_again()
             log.info("the disk has synced the log of the cluster's metadata: this node may lead the cluster again")
 
-    def look(self, now_ms: int) -> StorageError | None:
-        """On every tick. What to say of the disk if it hangs."""
+    def look(self, now_ms: int, writing_since_ms: int | None = None) -> StorageError | None:
+        """On every tick. What to say of the disk if it hangs. ``writing_since_ms``: since when a snapshot is being
+        written, which the sync may have to wait for."""
+        is_writing = writing_since_ms is not None and now_ms - writing_since_ms < HANGING_SNAPSHOT_MS
+        if is_writing and self._began_ms is not None:
+            self._began_ms, self._is_overdue = now_ms, False
         if self._began_ms is None or now_ms - self._began_ms < self._hanging_after_ms:
-            return None
+            return self._hanging
         if not self._is_overdue:
             self._is_overdue = True
             return self._hanging

@@ -199,6 +199,20 @@ async def test_a_loss_of_power_before_it_is_in_force_costs_nothing(node: Node) -
     assert node.stored() == (0, b"", node.core.log.last_index)
 
 
+async def test_it_is_known_while_one_is_being_written(node: Node) -> None:
+    for full in ("snapshot", None):
+        node.disk.full_for = full
+        seen = [node.taker.writing_since_ms]
+        node.say(2000)
+        await turns()
+        seen.append(node.taker.writing_since_ms)
+        node.worker.work()
+        await turns()
+        seen.append(node.taker.writing_since_ms)
+        assert [since_ms is not None for since_ms in seen] == [False, True, False]
+    assert len(node.state.taken) == 1
+
+
 async def test_a_newer_snapshot_of_the_leader_wins(node: Node) -> None:
     node.say(EVERY)
     await turns()

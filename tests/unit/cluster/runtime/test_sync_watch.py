@@ -8,7 +8,7 @@ import pytest
 
 from cluster.raft.core import founding_state
 from cluster.raft.messages import HeartbeatResponse, PreVoteRequest, TimeoutNow
-from cluster.runtime.sync_watch import SyncWatch
+from cluster.runtime.sync_watch import HANGING_SNAPSHOT_MS, SyncWatch
 from tests.support.raft_core import N1, N2, N3, drain, make_core, make_leader, of_type
 
 HANGING_MS = 10_000
@@ -94,3 +94,27 @@ def test_who_has_not_heard_a_majority_of_others_leads_on() -> None:
     assert bench.leads()
     bench.look(5100 + HANGING_MS)
     assert not bench.leads()
+
+
+def test_a_sync_that_waits_behind_a_snapshot_does_not_hang_before_that_does() -> None:
+    """All nodes write theirs at about the same time: if none of them may lead, all clients are sent away."""
+    bench = Bench()
+    since_ms = 4000
+    for now_ms in range(5000, since_ms + HANGING_SNAPSHOT_MS, 1000):
+        bench.heard(now_ms)
+        assert bench.watch.look(now_ms, since_ms) is None
+    assert bench.leads()
+    for later_ms, hangs in ((HANGING_MS - 1001, False), (HANGING_MS, False), (HANGING_MS + 1, True)):
+        now_ms = since_ms + HANGING_SNAPSHOT_MS + later_ms
+        bench.heard(now_ms)
+        assert (bench.watch.look(now_ms, since_ms) is not None) == hangs
+    assert not bench.leads()
+
+
+def test_the_time_of_a_sync_begins_when_the_snapshot_is_written() -> None:
+    bench = Bench()
+    bench.watch.look(5000 + 3 * HANGING_MS, 5000)
+    assert not bench.look(4999 + 4 * HANGING_MS)
+    assert not bench.look(5000 + 4 * HANGING_MS)
+    assert bench.look(5001 + 4 * HANGING_MS)
+    assert bench.watch.look(5002 + 4 * HANGING_MS, 5002 + 4 * HANGING_MS), "what hangs, hangs until it has ended"
