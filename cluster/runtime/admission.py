@@ -138,6 +138,8 @@ class Admission:
         self._introduced: dict[NodeName, tuple[tuple[int, int], str]] = {}
         #: Of those that this node was told to join, who is of another cluster.
         self._strangers: dict[NodeName, None] = {}
+        #: What the log has already (a dict for its order); of each peer some texts at most.
+        self._warnings: dict[str, None] = {}
         #: How far the newest records were of which a peer of the group has said that they mean this directory.
         self._meant_at = identity.current.meant_at
         #: New nodes that are being proposed.
@@ -289,6 +291,11 @@ class Admission:
                 f"and its directory knows of {self._incarnation}; {ways_out(self._node)}"
             )
             return  # whatever else the peer has yet to hear of: it knows of a later start of this directory
+        if theirs == (0, 0) and self._is_empty and self._told_to_join and not self._file.current.has_joined:
+            self._warn_once(
+                f"{peer} has nothing of the cluster that {self._node} was told to join: if it was told to join another "
+                f"itself, and both wait, `warrenctl reset --confirm` on one of them ends that"
+            )
         if theirs == (0, 0) or theirs < self._configuration or not (is_of_group or self._is_empty):
             return  # the peer is new itself, has yet to hear of what this node knows, or is of another cluster
         if self._is_empty and self._told_to_join and not self._follow_list(peer, credentials):
@@ -320,10 +327,14 @@ class Admission:
         text = f"{peer} is of another cluster than the one that {self._node} was told to join"
         if {*self._members} <= {*self._strangers, self._node}:
             self._on_refused(f"{text}: start it with an empty data directory, and run `warrenctl join_cluster` again")
-        elif self._reported != text:
-            self._reported = text
-            log.warning("%s: if it has left that one, run `warrenctl forget_cluster_node %s` there", text, peer)
+        else:
+            self._warn_once(f"{text}: if it has left that one, run `warrenctl forget_cluster_node {peer}` there")
         return False
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warnings:
+            self._warnings[text] = None
+            log.warning("%s", text)
 
     def _is_superseded_by(self, credentials: Credentials) -> bool:
         own = self._file.current.group

@@ -335,6 +335,16 @@ def test_who_was_told_which_cluster_to_join_is_not_ended_by_one_of_its_list_that
     assert "n5 is of another cluster" in lost.refusals[0], "and so are all that it was told of"
 
 
+def test_two_that_were_told_to_join_each_other_say_how_that_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """Each of them has begun again, and nothing is left of what the other is to join."""
+    n4, n5 = (Node(name, members=(N4, N5), told_to_join="0" * 32) for name in (N4, N5))
+    for _ in range(3):
+        with pytest.raises(HandshakeError):
+            n4.meets(n5)
+    assert caplog.text.count("`warrenctl reset --confirm` on one of them ends that") == 2
+    assert (n4.refusals, n5.refusals) == ([], [])
+
+
 def joined() -> tuple[Node, Node, Node]:
     """n4 is let in by n1, and n3 has yet to hear of it."""
     n1, _, n3 = founded()
