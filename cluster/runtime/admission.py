@@ -136,9 +136,10 @@ class Admission:
         self.linked_identities: dict[NodeName, str] = {}
         #: Peers of the group that this node does not know as members as yet: where they are, and how far their log is.
         self._introduced: dict[NodeName, tuple[tuple[int, int], str]] = {}
-        #: Of those that this node was told to join, who is of another cluster.
+        #: Of those that this node was told to join, who is of that cluster, and who of another (dicts for their order).
+        self._hosts: dict[NodeName, None] = {}
         self._strangers: dict[NodeName, None] = {}
-        #: What the log has already (a dict for its order); of each peer some texts at most.
+        #: What the log has already; of each peer some texts at most.
         self._warnings: dict[str, None] = {}
         #: How far the newest records were of which a peer of the group has said that they mean this directory.
         self._meant_at = identity.current.meant_at
@@ -238,13 +239,18 @@ class Admission:
             self._identity,
             self._file.current.group,
             *self._configuration,
-            self._members if self._is_empty else self._group_members,
+            self._listed_to(peer) if self._is_empty else self._group_members,
             self._meant(peer) or "",
             self._committed_incarnation(peer),
             self._cluster_address,
             self._file.current.superseded,
             self._applied_index,
         )
+
+    def _listed_to(self, peer: NodeName) -> tuple[NodeName, ...]:
+        """Who has nothing is let in by whom its list names. A peer of its list may be of another cluster by now: who
+        was told which one to join shows the list only to who has shown to be of that."""
+        return self._members if not self._told_to_join or peer in self._hosts else ()
 
     def introduced(self) -> dict[NodeName, str]:
         """Peers to link with until the log tells of them, and where they are.
@@ -322,6 +328,7 @@ class Admission:
         the peer is of another one: it may have left, and begun again, when the list was made or since."""
         if self._told_to_join in (credentials.group, *credentials.superseded_groups):
             self._members = tuple(sorted({*self._members, *credentials.members}))
+            self._hosts[peer] = None
             return True
         self._strangers[peer] = None
         text = f"{peer} is of another cluster than the one that {self._node} was told to join"

@@ -325,6 +325,7 @@ def test_who_was_told_which_cluster_to_join_is_not_ended_by_one_of_its_list_that
         n4.meets(n5)
     assert n4.refusals == []
     assert "run `warrenctl forget_cluster_node n5` there" in caplog.text
+    assert n5.let_in == [], "nor does that one take it for somebody who comes to it"
     with pytest.raises(HandshakeError):
         n1.meets(n4)
     n1.meets(n4)
