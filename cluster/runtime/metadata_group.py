@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
-from cluster.metadata.codec import CodecError, NewerKindError, decode_request, encode_request
-from cluster.metadata.commands import ChangeTopology, Command, Request, RequestId
+from cluster.metadata.codec import CodecError, NewerKindError, decode_request, encode, encode_request
+from cluster.metadata.commands import ChangeTopology, Command, Request, RequestId, SetPermissions, SetPolicy
 from cluster.metadata.errors import (
     ChangeFailedError,
     MalformedCommandError,
@@ -161,7 +161,7 @@ class MetadataGroup:
         whatever the state (`check_proposal`), is not proposed.
         """
         self.state.versions.check_kind(command, self.held_back_by)
-        if not self._is_there(command):
+        if self.size.is_large and not self._adds_nothing(command):
             self.size.check(command)
         consensus = self.consensus
         request_id = RequestId(self._node, self._incarnation, self._last_request + 1)
@@ -177,10 +177,22 @@ class MetadataGroup:
         except TimeoutError as error:
             raise NoQuorumError(f"the cluster has not decided: {error}") from None
 
-    def _is_there(self, command: Command) -> bool:
-        """Whether this adds nothing: clients bind again what they have bound before."""
-        bind = command.command if isinstance(command, ChangeTopology) else None
-        return isinstance(bind, Bind) and self.topology.has_binding(bind)
+    def _adds_nothing(self, command: Command) -> bool:
+        """Clients bind again what they have bound before, and operators make smaller what there is."""
+        replaced: Command | None = None
+        match command:
+            case ChangeTopology(command=Bind() as bind):
+                return self.topology.has_binding(bind)
+            case SetPolicy(policy=policy):
+                before = self.state.policies.get((policy.vhost, policy.name))
+                replaced = None if before is None else SetPolicy(before)
+            case SetPermissions(vhost=vhost, user=user):
+                for each in self.state.users.permissions():
+                    if (each.vhost, each.user) == (vhost, user):
+                        replaced = SetPermissions(vhost, user, each.configure, each.write, each.read)
+            case _:
+                pass
+        return replaced is not None and len(encode(command)) <= len(encode(replaced))
 
     async def change_everywhere(self, command: Command) -> Any:
         """As `change`, and all peers have applied it, too: clients see the change wherever they are connected.

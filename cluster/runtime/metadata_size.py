@@ -42,7 +42,8 @@ ALTOGETHER_BYTES_MAX = 144 * 1024 * 1024
 
 _GROWING = (AddUser, SetPermissions, SetPolicy)
 _GROWING_TOPOLOGY = (Bind, CreateVhost, DeclareExchange, DeclareQueue)
-_SHRINKING = (ClearPermissions, ClearPolicy, DeleteUser, ForgetNode, NodeDown)
+#: What sets may take the place of something larger.
+_SHRINKING = (ClearPermissions, ClearPolicy, DeleteUser, ForgetNode, NodeDown, SetPermissions, SetPolicy)
 _SHRINKING_TOPOLOGY = (DeleteExchange, DeleteQueue, DeleteVhost, Unbind)
 
 

@@ -9,8 +9,19 @@ from typing import Any, cast
 import pytest
 
 from cluster.metadata.codec import encode_request
-from cluster.metadata.commands import AddUser, ChangeTopology, Command, FoundCluster, NodeUp, Request, RequestId
+from cluster.metadata.commands import (
+    AddUser,
+    ChangeTopology,
+    Command,
+    FoundCluster,
+    NodeUp,
+    Request,
+    RequestId,
+    SetPermissions,
+    SetPolicy,
+)
 from cluster.metadata.errors import MalformedCommandError, RefusedChangeError
+from cluster.metadata.records import PolicyRecord
 from cluster.raft.config import ProposalRefusedError
 from cluster.runtime.metadata_group import MetadataGroup
 from cluster.transport.admin_port import ExitCode, exit_code_of
@@ -182,6 +193,29 @@ async def test_a_snapshot_that_came_to_nothing_is_wanted_still(log: Log, monkeyp
     assert log.group.wants_snapshot
     log.take_snapshot()
     assert not log.group.wants_snapshot
+
+
+async def test_what_takes_too_much_may_be_made_smaller(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    def policy(name: str, pattern: str) -> SetPolicy:
+        return SetPolicy(PolicyRecord("/", name, pattern, {"ha-mode": "all"}, 0, "queues"))
+
+    log.visible.set_result(True)
+    await log.group.submit(CreateVhost("/"))
+    await log.group.change(AddUser("user", "hash"))
+    await log.group.change(policy("ha", "long" * 50))
+    await log.group.change(SetPermissions("/", "user", "long", "long", "long"))
+    monkeypatch.setattr("cluster.runtime.metadata_size.SNAPSHOT_BYTES_MAX", 100)
+    log.take_snapshot()
+    wanted = [log.group.wants_snapshot]
+    for smaller in (policy("ha", "short"), SetPermissions("/", "user", "a", "b", "c")):
+        await log.group.change(smaller)
+        wanted.append(log.group.wants_snapshot)
+        log.take_snapshot()
+    assert wanted == [False, True, True]
+    too_large = policy("ha", "longer"), policy("new", ""), SetPermissions("/", "user", "a", "b", "cd")
+    for larger in too_large:
+        with pytest.raises(ChannelError, match="are too many"):
+            await log.group.change(larger)
 
 
 async def test_nor_if_too_much_came_since_they_were_measured(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
