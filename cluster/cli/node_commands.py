@@ -192,7 +192,7 @@ def _hindrance(call: Call) -> str:
     if document["is_serving"]:
         return ""
     paused = document.get("paused")
-    reason = "it needs a majority of the members" if paused is None else paused["reason"]
+    reason = "it starts, stops, or needs a majority of the members" if paused is None else paused["reason"]
     return f"it runs, but serves no clients: {reason}; see its log"
 
 

@@ -72,8 +72,9 @@ class ClientService:
 
     @property
     def is_serving(self) -> bool:
-        """Clients may connect."""
-        return self._is_serving
+        """Clients may connect; not any more as soon as this node is to stop, or to begin again: who asks to hear of the
+        next life must not be told of this one."""
+        return self._is_serving and not self._ending.is_requested
 
     def connections(self) -> Sequence[ConnectionListing]:
         """The client connections of this node."""

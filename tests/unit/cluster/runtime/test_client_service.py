@@ -114,6 +114,15 @@ async def test_a_pause_closes_everything_and_its_end_begins_anew() -> None:
     assert bench.ending.failure is None
 
 
+async def test_who_is_to_begin_again_serves_in_this_life_no_more() -> None:
+    """`warrenctl await_startup` behind a `reset` means the next one."""
+    bench = Bench()
+    await bench.service.open(None)
+    bench.ending.begin_again()
+    assert not bench.service.is_serving
+    bench.service.check_invariants()
+
+
 async def test_changes_come_one_after_the_other() -> None:
     bench = Bench()
     await bench.service.open(None)
