@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from node.errors import StorageError
 from node.store.disk.disk import Disk
 from node.store.disk.group_commit import GroupCommit
+from node.store.shared.port import Releases
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +49,10 @@ FILES_PER_STEP = 16
 
 #: Gives back the references of the files in a directory (its argument), `node.store.shared.port.REFERENCES_PER_STEP`
 #: per item at most.
-Release = Callable[[str], Iterator[None]]
+Release = Callable[[str], Releases]
 
 
-def no_references(_directory: str) -> Iterator[None]:
+def no_references(_directory: str) -> Releases:
     """The `Release` of a directory whose references nobody counts."""
     return iter(())
 
@@ -63,7 +64,7 @@ class _Deletion:
     directory: str
     #: Of the group commit: when it is durable, the directory's name is.
     generation: int
-    references: Iterator[None]
+    references: Releases
     #: Removes one thing at a time; ``None`` until all references were given back.
     removal: Iterator[None] | None = None
 

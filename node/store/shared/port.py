@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 from node.errors import OpenFilesError, StorageError
@@ -10,6 +11,8 @@ from node.ids import MsgId
 
 #: A position, or a msg_id.
 _Entry = TypeVar("_Entry")
+#: Gives references back: a piece per item, or nothing for want of a descriptor, which is tried again with the next.
+Releases = Iterator[OpenFilesError | None]
 
 #: Entries whose references one step gives back: some milliseconds of reading and counting.
 REFERENCES_PER_STEP = 2048
@@ -18,8 +21,8 @@ RELEASE_TRIES_MAX = 2_000
 
 
 class SharedStore(Protocol):
-    """A key-value store from msg_id to envelope that counts references. All but `contains` and
-    `retain` raise `StorageError`."""
+    """A key-value store from msg_id to envelope that counts references. All but `contains`, `retain` and `count_anew`
+    raise `StorageError`."""
 
     def write_batch(self, items: Sequence[tuple[MsgId, bytes]]) -> None:
         """Take one reference to each message, and write those that are new."""
@@ -36,6 +39,9 @@ class SharedStore(Protocol):
     def retain(self, msg_id: MsgId) -> bool:
         """Take one reference more to a message; false if it is not here."""
 
+    def count_anew(self) -> None:
+        """There are references that nobody will give back: the next start shall count."""
+
 
 def release_references(stores: Mapping[bool, SharedStore], references: Iterable[tuple[bool, MsgId]]) -> None:
     """Give references back: for each whether the message is persistent, which says in which store it is, and its id."""
@@ -47,17 +53,29 @@ def release_references(stores: Mapping[bool, SharedStore], references: Iterable[
             stores[is_persistent].release_many(chosen)
 
 
-def release_in_pieces(entries: Sequence[_Entry], release: Callable[[Sequence[_Entry]], None]) -> Iterator[None]:
-    """Call ``release`` with so many of the entries at a time; what it cannot read keeps its references. For want of
-    descriptors it is tried again for a while."""
+def release_in_pieces(
+    entries: Sequence[_Entry], release: Callable[[Sequence[_Entry]], None], on_unreleased: Callable[[], None]
+) -> Releases:
+    """Call ``release`` with so many of the entries at a time; what it cannot read keeps its references, and
+    ``on_unreleased`` hears of it. For want of descriptors it is tried again for a while."""
     for at in range(0, len(entries), REFERENCES_PER_STEP):
-        for _ in range(RELEASE_TRIES_MAX):
-            try:
-                release(entries[at : at + REFERENCES_PER_STEP])
-            except OpenFilesError:
-                yield
-                continue
-            except StorageError:
-                pass
+        yield from try_in_pieces(partial(release, entries[at : at + REFERENCES_PER_STEP]), on_unreleased)
+        yield None
+
+
+def try_in_pieces(
+    attempt: Callable[[], None], on_failed: Callable[[], None]
+) -> Generator[OpenFilesError | None, None, bool]:
+    """Do something that raises `StorageError` if it has not been done; for want of descriptors it is tried again for a
+    while. False if it came to nothing, which ``on_failed`` is told."""
+    for _ in range(RELEASE_TRIES_MAX):
+        try:
+            attempt()
+        except OpenFilesError as error:
+            yield error
+        except StorageError:
             break
-        yield
+        else:
+            return True
+    on_failed()
+    return False

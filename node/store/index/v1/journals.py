@@ -226,10 +226,18 @@ class Journals:
             self._files.disk.sync_directory(self._files.directory)
 
     def reopen(self, journals: Sequence[Journal]) -> None:
-        """After `abandon`, and when the files were moved to another directory: read these, which were `open`."""
+        """After `abandon`, and when the files may have been moved to another directory: read these, which were `open`.
+        Raises `StorageError`, and then none is open."""
+        opened: list[Journal] = []
+        try:
+            for journal in journals:
+                journal.reopen(self._files.disk, self._files.directory)
+                opened.append(journal)
+        except StorageError:
+            for journal in opened:
+                journal.file.abandon()
+            raise
         self._current, self._moving = (*journals, None, None)[:2]
-        for journal in journals:
-            journal.reopen(self._files.disk, self._files.directory)
 
     def abandon(self) -> None:
         """Give up the files as they are."""
