@@ -160,10 +160,14 @@ class VhostStore:
         )
         self._stores = SharedStores(persistent, transient)
         self._deletions.on_unreleased = persistent.count_anew
-        yield from persistent.opening
-        if self.store_recovery.corrupt:
-            yield from self._remove_terms()
-        self._disk.acknowledge(store_directory)
+        try:
+            yield from persistent.opening
+            if self.store_recovery.corrupt:
+                yield from self._remove_terms()
+            self._disk.acknowledge(store_directory)
+        except BaseException:
+            persistent.abandon()
+            raise
         self._group_commit.add_buffer(self)
         self.is_open = True
 
@@ -508,7 +512,7 @@ class VhostStore:
         """Clean stop of the queues that are still open, then of the shared store. Raises `StorageError`."""
         if not self.is_open:
             # The next start begins anew.
-            self.opening.close()
+            self.give_up_opening()
             return
         for queue in list(self._open.values()):
             queue.terminate()

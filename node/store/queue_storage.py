@@ -191,11 +191,14 @@ class QueueStorage:
             with suppress(StorageError):
                 self._disk.unlink(file.path)
             raise
+        if not self.is_durable:
+            # Nobody syncs it, and the descriptor would wait for that.
+            file.abandon()
+            return
         parent, _, _ = self._directory.rpartition("/")
-        if self.is_durable:
-            self._named_generation = self.group_commit.open_generation
-            for dirty in (file, self._disk.directory(self._directory), self._disk.directory(parent)):
-                self.group_commit.mark_dirty(dirty)
+        self._named_generation = self.group_commit.open_generation
+        for dirty in (file, self._disk.directory(self._directory), self._disk.directory(parent)):
+            self.group_commit.mark_dirty(dirty)
         file.close()
 
     def _make_index(self, version: int) -> QueueIndexV1 | QueueIndexV2:
@@ -435,9 +438,6 @@ class QueueStorage:
             held = HeldReferences(entries)
             held.loose += self._held.loose if self._held is not None else ()
             pieces = [index.give_up(held) for index in indexes]
-        else:
-            for index in self._recovered:
-                index.abandon()
         self._on_given_up(held, chain(*pieces))
 
     def delete(self) -> None:

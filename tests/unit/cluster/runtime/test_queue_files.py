@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.runtime.queue_files import STEPS_PER_OTHER, NodeQueueFiles, recovery_text
-from node.errors import StorageError
+from cluster.runtime.queue_files import DELETE_AGAIN_EVERY_MS, STEPS_PER_OTHER, NodeQueueFiles, recovery_text
+from node.errors import DiskFullError, StorageError
 from node.ids import QueueId
 from node.pieces import at_once
 from node.queues.vhost_store import VHOST_FILE_NAME, VhostStore, vhost_directory
@@ -428,3 +428,57 @@ def test_an_opening_of_a_vhost_that_fails_leaves_no_file_open(
         open_at_once(files, RECORD)
     files.vhost_failed("/")
     assert open_descriptors(tmp_path) == before
+
+
+def test_a_queue_that_could_not_be_deleted_is_deleted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Files()
+    node.fill()
+    node.queue.terminate()
+
+    def refuse(_old_path: str, _new_path: str) -> None:
+        raise DiskFullError("rename failed: No space left on device (errno 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.disk, "rename", refuse)
+        with pytest.raises(DiskFullError):
+            node.files.delete_queue(RECORD)
+        node.tick()
+    node.now_ms += DELETE_AGAIN_EVERY_MS
+    work_on(node)
+    assert not [path for path in node.disk.snapshot() if f"/{RECORD.queue_id}/" in path or "/deleting/" in path]
+
+
+def test_a_queue_that_could_not_be_deleted_and_is_wanted_again_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Files()
+    node.fill()
+    node.queue.terminate()
+
+    def refuse(_old_path: str, _new_path: str) -> None:
+        raise DiskFullError("rename failed: No space left on device (errno 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.disk, "rename", refuse)
+        with pytest.raises(DiskFullError):
+            node.files.delete_queue(RECORD)
+    depth = open_at_once(node.files, RECORD).ready
+    node.now_ms += DELETE_AGAIN_EVERY_MS
+    work_on(node)
+    assert depth
+    assert [path for path in node.disk.snapshot() if f"/queues/{RECORD.queue_id}/" in path]
+
+
+def test_a_vhost_that_cannot_be_closed_cleanly_does_not_keep_another_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Files()
+    node.fill()
+    node.queue.terminate()
+    for vhost in ("a", "b"):
+        opening = node.files.vhost_opening(vhost)
+        assert opening is not None
+        run_through(opening)
+    first = vhost_directory(DATA_DIRECTORY, "/")
+    node.disk.full_for = first
+    with pytest.raises(DiskFullError):
+        node.files.close()
+    clean = [path for path in node.disk.snapshot() if path.endswith("clean.tables")]
+    assert len(clean) == 2
+    assert not [path for path in clean if path.startswith(first)]

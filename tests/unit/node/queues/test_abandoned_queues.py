@@ -196,6 +196,34 @@ def test_a_slot_write_that_fails_gives_back_what_its_messages_took() -> None:
     assert (transient_messages(harness), persistent_messages(harness)) == (0, 0)
 
 
+@VERSIONS
+def test_an_opening_that_finds_no_descriptor_leaves_what_is_to_be_given_back_to_the_next(version: int) -> None:
+    harness = StoreHarness()
+    queue = open_queue(harness, FIRST, version)
+    publish_transient(harness, queue, 1, 100)
+    fail(queue)
+    with no_descriptors(harness, ".jif" if version == 1 else ".qi"), pytest.raises(OpenFilesError):
+        open_queue(harness, FIRST, version)
+    open_queue(harness, FIRST, version)
+    assert transient_messages(harness) == 0
+
+
+def test_a_write_into_a_shared_store_that_fails_gives_back_what_the_other_took() -> None:
+    harness = StoreHarness()
+    queue = open_queue(harness, FIRST, 2)
+    publish_transient(harness, queue, 1, 1)
+    harness.disk.fail_writes = "msg_store_transient"
+    queue.publish(publications(2, 5, body=bytes(BODY_BYTES)))
+    queue.publish(publications(7, 5, persistent=False, body=bytes(BODY_BYTES)))
+    care(harness)
+    harness.disk.fail_writes = None
+    assert queue.engine.has_failed
+    queue.terminate()
+    settle_all(open_queue(harness, FIRST, 2))
+    care(harness)
+    assert persistent_messages(harness) == 0
+
+
 def test_a_journal_write_that_fails_gives_back_what_its_messages_took() -> None:
     harness = StoreHarness()
     queue = open_queue(harness, FIRST, 1)
@@ -304,6 +332,46 @@ def open_in_part(harness: StoreHarness, version: int, suffix: str, opened: int) 
 
 
 @VERSIONS
+def test_what_a_copy_held_is_of_no_account_any_more_once_it_was_closed_cleanly(version: int) -> None:
+    harness = StoreHarness()
+    first, second = fan_out(harness, 20, version)
+    fail(first)
+    first = open_queue(harness, FIRST, version)
+    for queue in (first, second):
+        queue.publish(publications(101, 20, body=bytes(BODY_BYTES)))
+    harness.sync()
+    first.terminate()
+    suffix = ".idx" if version == 1 else ".qi"
+    if version == 2:
+        # The terms are believed without a look into any file.
+        harness.disk.unlink(f"{harness.store.directory}/queues/{FIRST}/clean.terms")
+    with no_descriptors(harness, suffix), pytest.raises(OpenFilesError):
+        open_queue(harness, FIRST, version)
+    settle_all(open_queue(harness, FIRST, version))
+    settle_all(second)
+    care(harness)
+    assert persistent_messages(harness) == 0
+
+
+def test_of_damaged_files_nothing_is_taken_over() -> None:
+    """A record that follows upon a damaged one may be older than what is known: if in doubt the references stay."""
+    harness = StoreHarness()
+    first, second = fan_out(harness, 20, 1)
+    fail(first)
+    journal = f"{harness.store.directory}/queues/{FIRST}/0.jif"
+    harness.disk.flip_bit(journal, 64 + 20)
+    first = open_queue(harness, FIRST, 1)
+    assert first.ready == 19
+    settle_all(first)
+    settle_all(second)
+    care(harness)
+    assert persistent_messages(harness) == 20
+    harness.store.close()
+    harness.start()
+    assert persistent_messages(harness) == 0
+
+
+@VERSIONS
 def test_a_copy_that_cannot_be_read_keeps_nothing_once_it_can(version: int) -> None:
     harness = StoreHarness()
     first, second = fan_out(harness, 50, version)
@@ -378,6 +446,26 @@ def test_a_conversion_that_fails_keeps_nothing(version: int, other: int) -> None
     settle_all(second)
     care(harness)
     assert (transient_messages(harness), persistent_messages(harness)) == (0, 0)
+
+
+def test_a_conversion_that_fails_again_and_again_keeps_nothing_that_found_no_room() -> None:
+    harness = StoreHarness(StoreConfig(v1_segment_entries=256, v2_segment_entries=256))
+    first, second = fan_out(harness, 1500, 1)
+    first.set_index_version(2)
+    for turn in range(3):
+        harness.store.maintain(turn * 1000)
+        harness.sync()
+    assert first.engine.is_converting
+    with Refusal(harness.disk, ".qi", 2, 0.0):
+        first.publish(publications(2000, 600, body=bytes(BODY_BYTES)))
+        harness.store.flush_writes()
+        fail(first)
+    with Refusal(harness.disk, ".jif", 1, 0.0), pytest.raises(DiskFullError):
+        open_queue(harness, FIRST, 2)
+    settle_all(open_queue(harness, FIRST, 2))
+    settle_all(second)
+    care(harness)
+    assert persistent_messages(harness) == 0
 
 
 # -- at random: nothing is lost, and nothing stays

@@ -11,7 +11,7 @@ import pytest
 from node.errors import OpenFilesError, StorageError
 from node.ids import QueueId, QueueName, SeqId
 from node.queues.local_replica import LocalReplica
-from node.store.deletions import FILES_PER_STEP
+from node.store.deletions import FILES_PER_STEP, STEPS_TO_NEXT_TRY
 from node.store.disk.disk import DiskFile
 from node.store.disk.simulated import CrashStyle
 from node.store.shared.config import StoreConfig
@@ -268,8 +268,9 @@ def test_a_directory_that_cannot_be_moved_stays(harness: StoreHarness, monkeypat
     assert harness.crash().ready == 20
 
 
-def test_a_file_that_cannot_be_removed_stays_until_the_next_start(
-    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_same_life", [True, False])
+def test_a_file_that_cannot_be_removed_is_tried_again_every_minute_and_by_the_next_start(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_same_life: bool
 ) -> None:
     queue = harness.open_queue()
     queue.publish(publications(1, 20))
@@ -284,9 +285,17 @@ def test_a_file_that_cannot_be_removed_stays_until_the_next_start(
         patch.setattr(harness.disk, "unlink", refuse)
         for _ in range(3):
             harness.store.maintain(0)
-    assert len(caplog.messages) == 1, "it is not tried again and again"
-    assert "stays until the next start" in caplog.text
+        assert len(caplog.messages) == 1, "it is not tried again and again"
+        for _ in range(2 * STEPS_TO_NEXT_TRY):
+            harness.store.maintain(0)
+        harness.store.check_invariants()
+    assert len(caplog.messages) == 1, "nor told"
     assert deleting(harness)
+    if is_same_life:
+        for _ in range(STEPS_TO_NEXT_TRY):
+            harness.store.maintain(0)
+        assert not deleting(harness)
+        return
     harness.store.close()
     harness.start()
     harness.sync()
