@@ -5,92 +5,31 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
 from node.errors import DiskFullError, OpenFilesError, StorageError
-from node.ids import QueueId, QueueName, SeqId
-from node.queues.local_replica import LocalReplica
-from node.store.disk.disk import DiskFile
 from node.store.index.conversion import ConvertingIndex
 from node.store.shared.config import StoreConfig
 from tests.support.full_disk import Refusal
+from tests.support.given_up import (
+    BODY_BYTES,
+    FIRST,
+    care,
+    fail,
+    fan_out,
+    no_descriptors,
+    open_queue,
+    persistent_messages,
+    publish_transient,
+    settle_all,
+    transient_messages,
+)
 from tests.support.messages import publications
 from tests.support.stores import StoreHarness
 
-FIRST, SECOND, THIRD = QueueId(7), QueueId(8), QueueId(9)
-BODY_BYTES = 5_000
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
-
-
-def open_queue(
-    harness: StoreHarness, queue_id: QueueId, version: int | None = None, *, durable: bool = True
-) -> LocalReplica:
-    return harness.store.open_queue(queue_id, QueueName("/", f"q{queue_id}"), durable, version)
-
-
-def fan_out(harness: StoreHarness, count: int, version: int) -> tuple[LocalReplica, LocalReplica]:
-    """Two queues with the same durable messages."""
-    queues = open_queue(harness, FIRST, version), open_queue(harness, SECOND, version)
-    for queue in queues:
-        queue.publish(publications(1, count, body=bytes(BODY_BYTES)))
-    harness.sync()
-    return queues
-
-
-def publish_transient(harness: StoreHarness, queue: LocalReplica, first: int, count: int) -> None:
-    """Into the transient shared store, as under pressure."""
-    queue.set_lazy(True)
-    queue.publish(publications(first, count, persistent=False, body=bytes(BODY_BYTES)))
-    care(harness)
-
-
-def care(harness: StoreHarness, turns: int = 60) -> None:
-    for now_s in range(turns):
-        harness.store.maintain(now_s * 1000)
-        harness.store.reclaim()
-        harness.sync()
-    harness.store.check_invariants()
-
-
-def settle_all(queue: LocalReplica) -> None:
-    queue.ack([delivery.seq_id for delivery in queue.fetch(10_000, ack_required=True)])
-
-
-def transient_messages(harness: StoreHarness) -> int:
-    return harness.store._stores.transient.status().messages
-
-
-def persistent_messages(harness: StoreHarness) -> int:
-    return harness.store.shared_status().messages
-
-
-def fail(queue: LocalReplica, error: StorageError | None = None) -> None:
-    """The queue's role ends because its storage has failed."""
-    queue.engine.writes.fail(error or StorageError("write of 0.qi failed: Input/output error (errno 5)"))
-    queue.terminate()
-
-
-@contextmanager
-def no_descriptors(harness: StoreHarness, suffix: str, times: int = 1 << 30) -> Iterator[None]:
-    """Files of a kind cannot be opened, so often."""
-    wanted, left = harness.disk.open, times
-
-    def refuse(path: str) -> DiskFile:
-        nonlocal left
-        if path.endswith(suffix) and left:
-            left -= 1
-            raise OpenFilesError(f"open of {path} failed: Too many open files (errno 24)")
-        return wanted(path)
-
-    harness.disk.open = refuse  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        harness.disk.open = wanted  # type: ignore[method-assign]
 
 
 # -- the transient store
@@ -304,31 +243,12 @@ def test_openings_that_fail_keep_nothing(version: int) -> None:
     first.ack([delivery.seq_id for delivery in first.fetch(30, ack_required=True)])
     fail(first)
     for opened in range(6):
-        with suppress(StorageError):
-            open_in_part(harness, version, suffix, opened)
+        with suppress(StorageError), no_descriptors(harness, suffix, after=opened):
+            open_queue(harness, FIRST, version)
     settle_all(open_queue(harness, FIRST, version))
     settle_all(second)
     care(harness)
     assert persistent_messages(harness) == 0
-
-
-def open_in_part(harness: StoreHarness, version: int, suffix: str, opened: int) -> None:
-    """There are descriptors for so many files of a kind, and no more."""
-    wanted, left = harness.disk.open, opened
-
-    def refuse(path: str) -> DiskFile:
-        nonlocal left
-        if path.endswith(suffix):
-            if not left:
-                raise OpenFilesError(f"open of {path} failed: Too many open files (errno 24)")
-            left -= 1
-        return wanted(path)
-
-    harness.disk.open = refuse  # type: ignore[method-assign]
-    try:
-        open_queue(harness, FIRST, version)
-    finally:
-        harness.disk.open = wanted  # type: ignore[method-assign]
 
 
 @VERSIONS
@@ -466,180 +386,3 @@ def test_a_conversion_that_fails_again_and_again_keeps_nothing_that_found_no_roo
     settle_all(second)
     care(harness)
     assert persistent_messages(harness) == 0
-
-
-# -- at random: nothing is lost, and nothing stays
-
-
-class Fates:
-    """Queues with the same messages, which are acked, closed, failed, opened and deleted as chance has it."""
-
-    def __init__(self, seed: int, version: int) -> None:
-        self.chance = random.Random(seed)
-        self.version = version
-        config = StoreConfig(
-            v1_segment_entries=16, v1_journal_entries_max=24, v2_segment_entries=16, file_size_limit_bytes=30_000
-        )
-        self.harness = StoreHarness(config)
-        self.queues: dict[QueueId, LocalReplica] = {}
-        #: What each must have, by counter.
-        self.live: dict[QueueId, set[int]] = {}
-        self.counter = 0
-        for queue_id in (FIRST, SECOND, THIRD):
-            self.open(queue_id)
-            self.live[queue_id] = set()
-
-    def open(self, queue_id: QueueId) -> None:
-        version = self.chance.choice((1, 2)) if self.version == 0 else self.version
-        self.queues[queue_id] = open_queue(self.harness, queue_id, version)
-
-    def publish(self) -> None:
-        count = self.chance.randrange(1, 20)
-        size = self.chance.choice((10, BODY_BYTES))
-        persistent = self.chance.random() < 0.8
-        for queue_id, queue in self.queues.items():
-            if self.chance.random() < 0.8:
-                queue.publish(publications(self.counter + 1, count, persistent=persistent, body=bytes(size)))
-                if persistent:
-                    self.live[queue_id] |= set(range(self.counter + 1, self.counter + count + 1))
-        self.counter += count
-        self.harness.sync()
-
-    def settle(self, queue_id: QueueId) -> None:
-        queue = self.queues[queue_id]
-        deliveries = queue.fetch(self.chance.randrange(1, 20), True)
-        chosen = [delivery for delivery in deliveries if self.chance.random() < 0.7]
-        self.live[queue_id] -= {counter_of(delivery.message.msg_id) for delivery in chosen}
-        queue.ack([delivery.seq_id for delivery in chosen])
-        queue.requeue([SeqId(delivery.seq_id) for delivery in deliveries if delivery not in chosen])
-
-    def abandon(self, queue_id: QueueId) -> None:
-        fail(self.queues.pop(queue_id))
-        if self.chance.random() < 0.3:
-            suffix = self.chance.choice((".qi", ".idx", ".jif"))
-            for opened in range(self.chance.randrange(3)):
-                with suppress(StorageError):
-                    self.open_in_part(queue_id, suffix, opened)
-        if queue_id not in self.queues:
-            self.open(queue_id)
-        self.came_again(queue_id)
-
-    def open_in_part(self, queue_id: QueueId, suffix: str, opened: int) -> None:
-        wanted, left = self.harness.disk.open, opened
-
-        def refuse(path: str) -> DiskFile:
-            nonlocal left
-            if path.endswith(suffix):
-                if not left:
-                    raise OpenFilesError(f"open of {path} failed: Too many open files (errno 24)")
-                left -= 1
-            return wanted(path)
-
-        if queue_id in self.queues:
-            return
-        self.harness.disk.open = refuse  # type: ignore[method-assign]
-        try:
-            self.open(queue_id)
-        finally:
-            self.harness.disk.open = wanted  # type: ignore[method-assign]
-
-    def refuse_writes(self) -> None:
-        """The disk fails, or is full, for files of some kind, and roles end by that."""
-        disk = self.harness.disk
-        suffix = self.chance.choice((".qi", ".qs", ".jif", ".idx", "seq.bounds"))
-        if self.chance.random() < 0.5:
-            disk.fail_writes = suffix
-            self.end_roles()
-            disk.fail_writes = None
-        else:
-            with Refusal(disk, suffix, self.chance.randrange(1, 5), self.chance.random()):
-                self.end_roles()
-        for queue_id in (FIRST, SECOND, THIRD):
-            if queue_id not in self.queues:
-                self.open(queue_id)
-                self.came_again(queue_id)
-
-    def end_roles(self) -> None:
-        confirmed = {queue_id: set(live) for queue_id, live in self.live.items()}
-        with suppress(StorageError):
-            self.publish()
-        for queue_id in list(self.queues):
-            with suppress(StorageError):
-                self.settle(queue_id)
-                confirmed[queue_id] &= self.live[queue_id]
-        # What is published now may find no room, and is not confirmed then.
-        self.live = confirmed
-        self.harness.store.flush_writes()
-        for queue_id, queue in list(self.queues.items()):
-            if queue.engine.has_failed or self.chance.random() < 0.5:
-                del self.queues[queue_id]
-                with suppress(StorageError):
-                    queue.terminate()
-                with suppress(StorageError):
-                    self.open(queue_id)
-                    self.came_again(queue_id)
-
-    def came_again(self, queue_id: QueueId) -> None:
-        """Acks that were in no file are forgotten; nothing that is live may be."""
-        found = {counter_of(msg_id) for msg_id in msg_ids_of(self.queues[queue_id])}
-        assert self.live[queue_id] <= found, "nothing is lost"
-        self.live[queue_id] = found
-
-    def delete(self, queue_id: QueueId) -> None:
-        fail(self.queues.pop(queue_id))
-        self.harness.store.delete_queue_directory(queue_id)
-        self.live[queue_id] = set()
-        self.open(queue_id)
-
-    def step(self) -> None:
-        queue_id = self.chance.choice(list(self.queues))
-        what = self.chance.randrange(14)
-        if what < 4:
-            self.publish()
-        elif what < 7:
-            self.settle(queue_id)
-        elif what == 7:
-            self.abandon(queue_id)
-        elif what == 8:
-            self.queues.pop(queue_id).terminate()
-            self.open(queue_id)
-            self.came_again(queue_id)
-        elif what == 12:
-            self.refuse_writes()
-        elif what == 13:
-            self.queues[queue_id].set_index_version(self.chance.choice((1, 2)) if self.version == 0 else self.version)
-            care(self.harness, 2)
-        elif what == 9 and self.chance.random() < 0.3:
-            self.delete(queue_id)
-        elif what == 10 and self.chance.random() < 0.3:
-            self.queues[queue_id].purge()
-            self.live[queue_id] = set()
-        else:
-            self.queues[queue_id].set_lazy(self.chance.random() < 0.5)
-            care(self.harness, 1)
-
-    def end(self) -> None:
-        for queue_id, queue in self.queues.items():
-            deliveries = queue.fetch(10_000, True)
-            found = {counter_of(delivery.message.msg_id) for delivery in deliveries}
-            assert self.live[queue_id] <= found, "nothing is lost"
-            queue.ack([delivery.seq_id for delivery in deliveries])
-        care(self.harness, 200)
-        assert (transient_messages(self.harness), persistent_messages(self.harness)) == (0, 0)
-
-
-def counter_of(msg_id: bytes) -> int:
-    return int.from_bytes(msg_id[8:], "big")
-
-
-def msg_ids_of(queue: LocalReplica) -> list[bytes]:
-    return [holding.msg_id for segment, _ in queue.live_counts() for holding in queue.holdings(segment)]
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-@pytest.mark.parametrize("seed", range(6))
-def test_whatever_becomes_of_copies_nothing_is_lost_and_nothing_stays(seed: int, version: int) -> None:
-    fates = Fates(seed, version)
-    for _ in range(60):
-        fates.step()
-    fates.end()
