@@ -482,3 +482,16 @@ def test_a_vhost_that_cannot_be_closed_cleanly_does_not_keep_another_from_it(mon
     clean = [path for path in node.disk.snapshot() if path.endswith("clean.tables")]
     assert len(clean) == 2
     assert not [path for path in clean if path.startswith(first)]
+
+
+def test_a_vhost_that_is_still_being_opened_when_the_node_stops_keeps_no_file_open() -> None:
+    node = Files()
+    node.fill()
+    node.disk.lose_handles()
+    node.files = NodeQueueFiles(node.disk, DATA_DIRECTORY, GroupCommit(), StoreConfig(), lambda: 0.0)
+    opening = node.files.vhost_opening(RECORD.vhost)
+    assert opening is not None
+    next(opening)
+    assert node.disk.open_handles > 0
+    node.files.close()
+    assert node.disk.open_handles == 0
