@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from node.errors import StorageError
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 PROGRESS_EVERY_S = 2.0
 #: While garbage piles up in some vhosts, every so many steps are for whichever is next, so that none is forgotten.
 STEPS_PER_OTHER = 8
+#: A deletion that the disk refused is tried again as often.
+DELETE_AGAIN_EVERY_MS = 60_000
 #: Vhosts with nothing to do that are looked at per step.
 VHOSTS_TRIED_MAX = 16
 
@@ -56,6 +59,9 @@ class NodeQueueFiles:
         self._vhosts: dict[str, VhostStore] = {}
         #: Queues to be deleted when their vhost is open.
         self._to_delete: dict[str, dict[QueueId, None]] = {}
+        #: Queues that the disk refused to delete, with their vhosts, and when that is tried again.
+        self._undeleted: dict[QueueId, str] = {}
+        self._delete_again_at_ms = 0
         #: Those in which garbage piled up when they had their last step of reclaiming it.
         self._urgent: dict[str, None] = {}
         #: Vhosts that no longer exist, until nothing is left of their queues.
@@ -101,7 +107,7 @@ class NodeQueueFiles:
             log.info("shared store of vhost %s: %s", vhost, text)
         _log_damage(f"shared store of vhost {vhost}", len(found.corrupt), found.corrupt)
         for queue_id in self._to_delete.pop(vhost, ()):
-            self._delete(store, queue_id)
+            self._delete(store, vhost, queue_id)
 
     def vhost_failed(self, vhost: str) -> None:
         """Going through its opening came to nothing: the next attempt begins anew."""
@@ -131,6 +137,7 @@ class NodeQueueFiles:
         ``index_version``: ``None`` = as configured. ``on_progress`` hears how many segments of how many were read.
         """
         started_s = self._clock()
+        self._undeleted.pop(queue.queue_id, None)
         store = self._vhosts[queue.vhost]
         local = yield from store.queue_opening(
             queue.queue_id, queue.queue_name, queue.durable, index_version, on_progress, is_compared=is_compared
@@ -222,16 +229,35 @@ class NodeQueueFiles:
         store = self._vhosts.get(vhost)
         if store is not None and store.is_open:
             for queue_id in queue_ids:
-                store.delete_queue_directory(queue_id)
+                self._delete_now(store, vhost, queue_id)
         elif queue_ids:
             self._to_delete.setdefault(vhost, {}).update(dict.fromkeys(queue_ids))
             if vhost not in self._gone:
                 self.on_vhost_wanted(vhost)
 
-    @staticmethod
-    def _delete(store: VhostStore, queue_id: QueueId) -> None:
+    def _delete_now(self, store: VhostStore, vhost: str, queue_id: QueueId) -> None:
         try:
             store.delete_queue_directory(queue_id)
+        except StorageError:
+            self._undeleted[queue_id] = vhost
+            raise
+
+    def _delete_again(self, now_ms: int) -> None:
+        """Now and then, what the disk has refused."""
+        if not self._undeleted or now_ms < self._delete_again_at_ms:
+            return
+        self._delete_again_at_ms = now_ms + DELETE_AGAIN_EVERY_MS
+        for queue_id, vhost in list(self._undeleted.items()):
+            store = self._vhosts.get(vhost)
+            if store is None or not store.is_open:
+                continue
+            del self._undeleted[queue_id]
+            with suppress(StorageError):  # the log has it
+                self._delete_now(store, vhost, queue_id)
+
+    def _delete(self, store: VhostStore, vhost: str, queue_id: QueueId) -> None:
+        try:
+            self._delete_now(store, vhost, queue_id)
         except StorageError as error:
             log.error("the files of queue %d could not be deleted and stay on the disk: %s", queue_id, error)
 
@@ -242,6 +268,7 @@ class NodeQueueFiles:
         for store in self._vhosts.values():
             if store.is_open:
                 store.maintain(now_ms)
+        self._delete_again(now_ms)
         self._give_up_gone()
         self._removals.step()
         return self.has_unsynced

@@ -7,7 +7,7 @@ once. The rest goes as with deleted queues (`node.store.deletions`), but for ref
 **Crash.** A directory that is found under such a name is removed by the next `take_unknown`; one whose new name was
 not durable is unknown still.
 
-**Errors.** What cannot be removed stays until the next start.
+**Errors.** What cannot be removed is tried again every minute, and by the next start.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class VhostRemovals(Removals):
         """Remove what belongs to none of these ``vhosts``, which are all there are; but for the directories that are
         ``in_use``. Raises `StorageError`."""
         kept = {vhost_directory(self._data_directory, vhost) for vhost in vhosts} | set(in_use)
-        kept |= {removal.directory for removal in self._waiting}
+        kept.update(self._directories)
         for name in self._disk.list(self._directory):
             directory = f"{self._directory}/{name}"
             if directory in kept:

@@ -22,16 +22,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 
 from node.errors import StorageError
 from node.ids import MsgId, QueueId, QueueName
 from node.queues.local_replica import LocalReplica
 from node.queues.variable_queue import VariableQueue
-from node.store.deletions import QUEUES_NAME, Deletions, no_references
+from node.store.deletions import QUEUES_NAME, Deletions
 from node.store.disk.disk import Disk, read_whole, write_durably
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import GuardedDisk
+from node.store.index.held_references import HeldReferences, Named
 from node.store.index.index import Progress
 from node.store.index.v1.scan import references_in_pieces_v1
 from node.store.index.v2.scan import references_in_pieces_v2
@@ -40,7 +42,7 @@ from node.store.shared.clean_tables import TABLES_NAME
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
 from node.store.shared.msg_store import MessageStore, MessageStoreStatus
-from node.store.shared.port import release_in_pieces
+from node.store.shared.port import Releases, release_in_pieces
 from node.store.shared.recovery import StoreRecovery
 from node.store.steps import Steps, run_through
 
@@ -116,9 +118,10 @@ class VhostStore:
         self._open: dict[QueueId, LocalReplica] = {}
         #: Open queues that called for a flush.
         self._unflushed: dict[QueueId, None] = {}
-        #: Queues whose opening was begun once, until their files are deleted: not all that these refer to need be
-        #: counted any more.
-        self._known: set[QueueId] = set()
+        #: Of queues that were given up: what their files still hold of the persistent shared store.
+        self._held: dict[QueueId, HeldReferences] = {}
+        #: Of the same: gives back all other references they had, piece by piece.
+        self._given_up: dict[QueueId, Releases] = {}
         self._persistent_directory = f"{self.directory}/msg_store_persistent"
         self._transient_directory = f"{self.directory}/msg_store_transient"
         try:
@@ -158,10 +161,14 @@ class VhostStore:
         )
         self._stores = SharedStores(persistent, transient)
         self._deletions.on_unreleased = persistent.count_anew
-        yield from persistent.opening
-        if self.store_recovery.corrupt:
-            yield from self._remove_terms()
-        self._disk.acknowledge(store_directory)
+        try:
+            yield from persistent.opening
+            if self.store_recovery.corrupt:
+                yield from self._remove_terms()
+            self._disk.acknowledge(store_directory)
+        except BaseException:
+            persistent.abandon()
+            raise
         self._group_commit.add_buffer(self)
         self.is_open = True
 
@@ -190,17 +197,19 @@ class VhostStore:
     def _count_references(self) -> Steps[Mapping[MsgId, int]]:
         references: Counter[MsgId] = Counter()
         for queue_id in self._queue_ids():
-            for msg_ids in self._references_of(self._queue_directory(queue_id)):
-                references.update(msg_ids)
+            for _, named in self._named_in(self._queue_directory(queue_id), lambda: None):
+                references.update([msg_id for _, msg_id in named])
                 yield None
         return references
 
-    def _references_of(self, directory: str) -> Iterator[list[MsgId]]:
-        """References of one queue's files, a bounded piece at a time; an entry in both versions has one of each."""
-        return chain(
-            references_in_pieces_v2(self._disk, directory, self._config.v2_segment_entries),
-            references_in_pieces_v1(self._disk, directory),
-        )
+    def _named_in(self, directory: str, on_damage: Callable[[], None]) -> Iterator[tuple[int, list[Named]]]:
+        """What one queue's files name of the persistent shared store, a bounded piece at a time with the version of the
+        index; an entry in both versions has a reference for each. ``on_damage`` hears of it before anything of the
+        damaged file comes."""
+        for in_v2 in references_in_pieces_v2(self._disk, directory, self._config.v2_segment_entries):
+            yield 2, in_v2
+        for in_v1 in references_in_pieces_v1(self._disk, directory, on_damage):
+            yield 1, in_v1
 
     def _agree(self, data_directory: str, config: StoreConfig) -> StoreConfig:
         """The configuration as this vhost's files allow it. Raises `StorageError` if another Warren wrote them, or if
@@ -280,6 +289,8 @@ class VhostStore:
         assert queue_name.vhost == self._vhost, f"{queue_name} belongs to another vhost than {self._vhost}"
         assert queue_id not in self._open, f"queue {queue_id} is open already"
         directory = self._queue_directory(queue_id)
+        for _ in self._give_back(queue_id):
+            yield None
 
         def progress(done: int, total: int) -> None:
             on_progress(done, total)
@@ -297,30 +308,44 @@ class VhostStore:
             on_closed=lambda: self._closed(queue_id),
             version=version,
             short_files=self._disk.short_files_in(directory),
-            is_reopened=queue_id in self._known,
+            on_given_up=lambda held, pieces: self._was_given_up(queue_id, held, pieces),
+            held=self._held.get(queue_id),
             progress=progress,
         )
-        is_first = queue_id not in self._known
-        self._known.add(queue_id)
+        yield from storage.opening()
+        self._held.pop(queue_id, None)
         try:
-            yield from storage.opening()
             queue = LocalReplica(storage, self._group_commit, self._config)
+            self._disk.acknowledge(directory)
         except BaseException:
-            if is_first and not storage.has_given_back:
-                self._known.discard(queue_id)
             # What was read of it may be open.
             storage.abandon()
             raise
         self._open[queue_id] = queue
-        self._disk.acknowledge(directory)
         if is_compared:
             try:
                 yield from queue.warm_all()
-            except GeneratorExit:
+            except BaseException:
                 with suppress(StorageError):
                     queue.terminate()
                 raise
         return queue
+
+    def _was_given_up(self, queue_id: QueueId, held: HeldReferences | None, pieces: Releases) -> None:
+        if held is None:
+            self._held.pop(queue_id, None)
+        else:
+            self._held[queue_id] = held
+        self._given_up[queue_id] = pieces
+
+    def _give_back(self, queue_id: QueueId) -> Iterator[None]:
+        """What is left to be given back of a queue that was given up: its files are about to change. Raises
+        `StorageError`: then it is not done yet."""
+        for wanting in self._given_up.get(queue_id, ()):
+            if wanting is not None:
+                raise wanting
+            yield
+        self._given_up.pop(queue_id, None)
 
     def _closed(self, queue_id: QueueId) -> None:
         self._open.pop(queue_id, None)
@@ -345,17 +370,19 @@ class VhostStore:
         assert queue_id not in self._open, f"queue {queue_id} is open: delete it through its object"
         directory = self._queue_directory(queue_id)
         if not self._disk.exists(directory):
-            self._known.discard(queue_id)
+            self._held.pop(queue_id, None)
             return
-        # The files of a queue that failed do not know all acks, whose references were given back.
-        is_exact = queue_id not in self._known or self._disk.exists(f"{directory}/{TERMS_NAME}")
-        if not is_exact:
+        for _ in self._give_back(queue_id):
+            pass
+        held = self._held.get(queue_id)
+        if held is not None:
+            # Of what cannot be read, and of writes that failed half way, nobody knows.
             self._stores.persistent.count_anew()
-        self._deletions.take(directory, self._release if is_exact else no_references, is_durable=True)
-        self._known.discard(queue_id)
+        self._deletions.take(directory, partial(self._release, held), is_durable=True)
+        self._held.pop(queue_id, None)
 
-    def _release(self, directory: str) -> Iterator[None]:
-        """Give back what the files of a closed queue refer to, a bounded piece at a time."""
+    def _release(self, held: HeldReferences | None, directory: str) -> Releases:
+        """Give back what the files of a closed queue refer to, as far as it is ``held``, a bounded piece at a time."""
         store = self._stores.persistent
 
         def release(msg_ids: Sequence[MsgId]) -> None:
@@ -363,11 +390,15 @@ class VhostStore:
                 if store.contains(msg_id):
                     store.release(msg_id)
 
-        for msg_ids in self._references_of(directory):
-            yield from release_in_pieces(msg_ids, release)
+        on_damage = held.distrust if held is not None else lambda: None
+        for version, named in self._named_in(directory, on_damage):
+            msg_ids = [msg_id for _, msg_id in named] if held is None else held.take(version, named)
+            yield from release_in_pieces(msg_ids, release, store.count_anew)
             if not msg_ids:
                 # Reading was a step, too.
-                yield
+                yield None
+        if held is not None:
+            yield from release_in_pieces(held.loose, release, store.count_anew)
 
     @property
     def has_unflushed(self) -> bool:
@@ -427,6 +458,9 @@ class VhostStore:
         for store in self._stores:
             store.tick()
         self._deletions.step()
+        for queue_id, pieces in list(islice(self._given_up.items(), 1)):
+            if next(pieces, self) is self:
+                del self._given_up[queue_id]
         self._warm_digests(looked_at)
         self._disk.write_notes(now_ms)
 
@@ -466,7 +500,7 @@ class VhostStore:
     @property
     def is_idle(self) -> bool:
         """It is open, and nothing is left of its queues."""
-        return self.is_open and not self._open and not self._deletions
+        return self.is_open and not self._open and not self._given_up and not self._deletions
 
     def abandon(self) -> None:
         """Close the files as they are: the vhost no longer exists, and nothing is left of its queues."""
@@ -487,12 +521,15 @@ class VhostStore:
         open is closed as it is, and the next start scans."""
         if not self.is_open:
             # The next start begins anew.
-            self.opening.close()
+            self.give_up_opening()
             return
         try:
             for queue in list(self._open.values()):
                 queue.terminate()
             self._group_commit.remove_buffer(self)
+            for pieces in self._given_up.values():
+                for _ in pieces:
+                    pass
             self._deletions.close()
             for store in self._stores:
                 store.close()

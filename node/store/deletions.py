@@ -20,8 +20,8 @@ owner deletes it again.
 is left, and makes the new names durable first: a queue that came back would miss what it had given back. The files stay
 for the next start.
 
-**Errors.** A directory that cannot be removed stays until the next start; an entry that cannot be read keeps its
-reference until the store counts anew. Want of descriptors is waited for.
+**Errors.** A directory that cannot be removed is tried again every minute, and by the next start; an entry that cannot
+be read keeps its reference until the store counts anew. Want of descriptors is waited for.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from node.errors import ShortageError, StorageError
+from node.errors import OpenFilesError, StorageError
 from node.store.disk.disk import Disk
 from node.store.disk.group_commit import GroupCommit
+from node.store.shared.port import Releases
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +46,15 @@ DELETING_SUFFIX = ".deleting"
 #: Files that one step unlinks, over all directories: one of some megabytes takes up to a quarter of a millisecond. With
 #: ten steps a second, a queue of ten million messages is gone after half a minute.
 FILES_PER_STEP = 16
+#: Steps after which what could not be removed is tried again: about a minute.
+STEPS_TO_NEXT_TRY = 600
 
 #: Gives back the references of the files in a directory (its argument), `node.store.shared.port.REFERENCES_PER_STEP`
 #: per item at most.
-Release = Callable[[str], Iterator[None]]
+Release = Callable[[str], Releases]
 
 
-def no_references(_directory: str) -> Iterator[None]:
+def no_references(_directory: str) -> Releases:
     """The `Release` of a directory whose references nobody counts."""
     return iter(())
 
@@ -63,9 +66,11 @@ class _Deletion:
     directory: str
     #: Of the group commit: when it is durable, the directory's name is.
     generation: int
-    references: Iterator[None]
+    references: Releases
     #: Removes one thing at a time; ``None`` until all references were given back.
     removal: Iterator[None] | None = None
+    #: The log has it that it could not be removed.
+    is_told: bool = False
 
 
 class Removals:
@@ -80,11 +85,14 @@ class Removals:
         self._owner = owner
         #: In the order in which they were deleted.
         self._waiting: deque[_Deletion] = deque()
+        #: Those that could not be removed, and how many steps there are until they wait again.
+        self._refused: list[_Deletion] = []
+        self._steps_to_next_try = 0
         #: References of what is deleted could not be read, and are not given back.
         self.on_unreleased: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
-        """Directories that are not gone yet."""
+        """Directories that are not gone yet, but for those that could not be removed."""
         return len(self._waiting)
 
     def _add(self, place: str, release: Release, *, is_durable: bool) -> None:
@@ -99,17 +107,35 @@ class Removals:
         """One bounded step. Never raises, never waits."""
         budget = FILES_PER_STEP
         waiting = self._waiting
+        self._steps_to_next_try -= 1
+        if self._refused and self._steps_to_next_try <= 0:
+            waiting += self._refused
+            self._refused.clear()
         while budget > 0 and waiting and self._is_durable(waiting[0]):
             deletion = waiting[0]
             try:
                 budget -= self._advance(deletion)
-            except ShortageError:
+            except OpenFilesError:
                 # A listing finds no descriptor: it is begun again with the next step.
                 deletion.removal = None
                 return
             except StorageError as error:
-                waiting.popleft()
-                log.warning("%s of a deleted %s stays until the next start: %s", deletion.directory, self._owner, error)
+                self._refuse(waiting.popleft(), error)
+
+    def _refuse(self, deletion: _Deletion, error: StorageError) -> None:
+        if not self._refused:
+            self._steps_to_next_try = STEPS_TO_NEXT_TRY
+        deletion.removal = None
+        self._refused.append(deletion)
+        if not deletion.is_told:
+            deletion.is_told = True
+            text = "%s of a deleted %s cannot be removed, which is tried again every minute: %s"
+            log.warning(text, deletion.directory, self._owner, error)
+
+    @property
+    def _directories(self) -> list[str]:
+        """All that are not gone yet."""
+        return [deletion.directory for deletion in (*self._waiting, *self._refused)]
 
     def _is_durable(self, deletion: _Deletion) -> bool:
         return deletion.generation <= self._group_commit.durable_generation
@@ -135,7 +161,7 @@ class Removals:
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if the state contradicts itself."""
-        directories = [deletion.directory for deletion in self._waiting]
+        directories = self._directories
         assert len(set(directories)) == len(directories), "a directory is deleted once"
         for directory in directories:
             assert self._disk.exists(directory), f"{directory} is there until it was removed"
@@ -172,6 +198,7 @@ class Deletions(Removals):
         """Give back all references that are left; the directories stay. Raises `StorageError`."""
         waiting = list(self._waiting)
         self._waiting.clear()
+        self._refused.clear()
         if self._group_commit.failure is not None:
             # The stores leave no tables then.
             return

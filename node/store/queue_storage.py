@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple
 
 from node.errors import StorageError
 from node.ids import MsgId, OriginId, QueueId, QueueName
 from node.store.deletions import Deletions, no_references
-from node.store.disk.disk import Disk, read_whole
+from node.store.disk.disk import Disk, DiskFile, read_whole
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.length_file import ShortFile
 from node.store.index.conversion import (
@@ -29,6 +30,7 @@ from node.store.index.conversion import (
     split_terms,
     versions_on_disk,
 )
+from node.store.index.held_references import HeldReferences
 from node.store.index.index import Progress, QueueIndex, RecoveryReport
 from node.store.index.terms import SeqBounds, Terms, read_terms
 from node.store.index.v1.index import QueueIndexV1
@@ -37,6 +39,7 @@ from node.store.index.v2.index import QueueIndexV2
 from node.store.index.v2.recovery import recover_v2
 from node.store.shared.config import StoreConfig
 from node.store.shared.msg_store import MessageStore
+from node.store.shared.port import Releases
 from node.store.steps import Steps, run_through, sync_job
 
 #: Entries that one step of a conversion copies: some milliseconds, a few megabytes at most.
@@ -75,6 +78,11 @@ class SharedStores(NamedTuple):
     transient: MessageStore
 
 
+#: Hears what a copy that was not closed cleanly leaves: which references its files still hold (``None``: all), and the
+#: others, to be given back piece by piece before the files are opened again.
+OnGivenUp = Callable[[HeldReferences | None, Releases], None]
+
+
 class QueueStorage:
     """Storage of one queue. Nothing may be asked of it before `opening` is at its end."""
 
@@ -90,13 +98,15 @@ class QueueStorage:
         config: StoreConfig,
         on_unflushed: Callable[[], None],
         on_closed: Callable[[], None],
+        on_given_up: OnGivenUp,
         version: int | None = None,
         short_files: Sequence[ShortFile] = (),
-        is_reopened: bool = False,
+        held: HeldReferences | None = None,
         progress: Progress = lambda _done, _total: None,
     ) -> None:
         """``version`` of the index; ``None``: as configured. ``short_files`` of this queue have lost durable bytes.
-        ``is_reopened``: its files were opened before since the references of the shared store were counted.
+        ``held``: references that a copy that was given up in this life left; ``None``: every entry in the files has its
+        own.
         """
         self._disk = disk
         self._directory = directory
@@ -108,6 +118,8 @@ class QueueStorage:
         self.on_unflushed = on_unflushed
         #: Called when nothing will be written any more.
         self._on_closed = on_closed
+        self._on_given_up = on_given_up
+        self._is_given_up = False
         self._progress = progress
         self._stores = stores
         self._deletions = deletions
@@ -127,14 +139,31 @@ class QueueStorage:
         #: Generation of the group commit with which the directory's name and the stub become durable.
         self._named_generation = 0
         self._short_files = short_files
-        self._is_reopened = is_reopened
-        #: An opening may have given references of the shared store back that the files still have.
-        self.has_given_back = False
+        self._held = held
+        #: Of the indexes in the files, those that were recovered.
+        self._recovered: list[QueueIndex] = []
+        #: References of what the files name may have been given back.
+        self._has_given_back = False
         #: Generation of the group commit with which all that the opening found is durable.
         self.found_generation = 0
 
     def opening(self) -> Steps[None]:
-        """Create what is needed, or recover what is there. Raises `StorageError` if the disk refuses."""
+        """Create what is needed, or recover what is there. Raises `StorageError` if the disk refuses. If it comes to
+        nothing everything is closed, and ``on_given_up`` hears of it."""
+        try:
+            yield from self._opening()
+        except BaseException:
+            self._give_up(self._recovered if self._has_given_back else [])
+            if not self._has_given_back:
+                for index in self._recovered:
+                    index.abandon()
+            raise
+        if self._held is not None:
+            # All that was found has its own reference now.
+            self._stores.persistent.release_many(self._held.loose)
+            self._held = None
+
+    def _opening(self) -> Steps[None]:
         is_new = not self._disk.exists(self._directory)
         if not self.is_durable:
             if not is_new:
@@ -167,11 +196,14 @@ class QueueStorage:
             with suppress(StorageError):
                 self._disk.unlink(file.path)
             raise
+        if not self.is_durable:
+            # Nobody syncs it, and the descriptor would wait for that.
+            file.abandon()
+            return
         parent, _, _ = self._directory.rpartition("/")
-        if self.is_durable:
-            self._named_generation = self.group_commit.open_generation
-            for dirty in (file, self._disk.directory(self._directory), self._disk.directory(parent)):
-                self.group_commit.mark_dirty(dirty)
+        self._named_generation = self.group_commit.open_generation
+        for dirty in (file, self._disk.directory(self._directory), self._disk.directory(parent)):
+            self.group_commit.mark_dirty(dirty)
         file.close()
 
     def _make_index(self, version: int) -> QueueIndexV1 | QueueIndexV2:
@@ -210,8 +242,7 @@ class QueueStorage:
             # An earlier process may have died before its group commit: what we now call recovered must be safe.
             yield from self._sync_names()
             self.first_free_seq_id = max(bounds.reserved, end_seq_id)
-            if self._is_reopened:
-                self._note_found()
+            self._note_found()
 
     def _note_found(self) -> None:
         """What the shared store has of this life may be in a generation that is open, or under way. (Of an earlier one
@@ -223,8 +254,9 @@ class QueueStorage:
         """Make durable the small files and the names in the queue's directory, and its own."""
         parent, _, _ = self._directory.rpartition("/")
         paths = [f"{self._directory}/{name}" for name in (STUB_NAME, _BOUNDS_NAME)]
-        files = [self._disk.open(path) for path in paths if self._disk.exists(path)]
+        files: list[DiskFile] = []
         try:
+            files += map(self._disk.open, filter(self._disk.exists, paths))
             yield sync_job([*files, self._disk.directory(parent), self._disk.directory(self._directory)])
         finally:
             for file in files:
@@ -249,12 +281,7 @@ class QueueStorage:
         end = yield from self._recover_version(old, report, old_terms)
         end = max(end, (yield from self._recover_version(new, report, new_terms)))
         next_seq_id = max(end, bounds.reserved, terms.next_seq_id if terms is not None else 0)
-        try:
-            converting = self._begin_conversion(old, new, next_seq_id)
-        except StorageError:
-            old.abandon()
-            new.abandon()
-            raise
+        converting = self._begin_conversion(old, new, next_seq_id)
         # What is in both was counted twice.
         report.messages = converting.count_live(0, next_seq_id)
         if not report.clean:
@@ -280,7 +307,7 @@ class QueueStorage:
                 report,
                 terms,
                 store_is_damaged=is_damaged,
-                is_reopened=self._is_reopened,
+                held=self._held,
                 progress=self._progress,
             )
         else:
@@ -289,10 +316,12 @@ class QueueStorage:
                 report,
                 terms,
                 store_is_damaged=is_damaged,
-                is_reopened=self._is_reopened,
+                held=self._held,
                 progress=self._progress,
             )
-        if self._is_reopened and not report.clean:
+        self._recovered.append(index)
+        if self._held is not None and not report.clean:
+            # Of what could not be read, and of writes that failed half way, nobody knows.
             self._stores.persistent.count_anew()
         merged = dict(self.origins)
         for origin, msg_id in recovered.origins.items():
@@ -327,7 +356,7 @@ class QueueStorage:
                 self.index = new
 
     def _begin_conversion(self, old: QueueIndex, new: QueueIndex, next_seq_id: int) -> ConvertingIndex:
-        self.has_given_back = True
+        self._has_given_back = True
         converting = ConvertingIndex(
             old,
             new,
@@ -402,9 +431,30 @@ class QueueStorage:
         terms.write(self._disk, f"{self._directory}/{TERMS_NAME}", self._stub.queue_id)
 
     def abandon(self) -> None:
-        """Close after a failure: the next start recovers what is on disk."""
+        """Close after a failure: the next opening recovers what is on disk."""
         self._on_closed()
-        self.index.abandon()
+        if self._is_given_up:
+            return
+        if self.is_durable:
+            self._give_up([self.index])
+            return
+        # Nobody recovers it.
+        with suppress(StorageError):
+            self.delete()
+
+    def _give_up(self, indexes: Sequence[QueueIndex]) -> None:
+        """Nothing is asked of these indexes any more; without one, no reference was given back that the files name."""
+        if self._is_given_up:
+            return
+        self._is_given_up = True
+        held = self._held
+        pieces: list[Releases] = []
+        if indexes:
+            entries = {1: self.config.v1_segment_entries, 2: self.config.v2_segment_entries}
+            held = HeldReferences(entries)
+            held.loose += self._held.loose if self._held is not None else ()
+            pieces = [index.give_up(held) for index in indexes]
+        self._on_given_up(held, chain(*pieces))
 
     def delete(self) -> None:
         """Have everything removed and all references given back, in steps (`node.store.deletions`).
@@ -418,5 +468,6 @@ class QueueStorage:
         try:
             self._deletions.take(self._directory, self.index.delete, is_durable=self.is_durable)
         except StorageError:
-            self.index.abandon()
+            self._give_up([self.index])
             raise
+        self._is_given_up = True

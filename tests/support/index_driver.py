@@ -68,6 +68,7 @@ class MemorySharedStore:
         #: What a crash leaves; released messages stay as garbage.
         self._durable: dict[MsgId, bytes] = {}
         self._unsynced: dict[MsgId, bytes] = {}
+        self.is_to_be_counted = False
 
     def write_batch(self, items: Sequence[tuple[MsgId, bytes]]) -> None:
         for msg_id, envelope in items:
@@ -104,6 +105,9 @@ class MemorySharedStore:
             return False
         self.references[msg_id] += 1
         return True
+
+    def count_anew(self) -> None:
+        self.is_to_be_counted = True
 
     def restarted(self, group_commit: GroupCommit, references: Counter[MsgId]) -> MemorySharedStore:
         """This store after a start: only what is durable and named."""
@@ -188,12 +192,14 @@ def _recover_v2(index: QueueIndex, report: RecoveryReport, terms: bytes | None) 
 
 
 def _count_references_v2(disk: Disk, directory: str) -> Counter[MsgId]:
-    return Counter(chain.from_iterable(references_in_pieces_v2(disk, directory, SMALL.v2_segment_entries)))
+    named = chain.from_iterable(references_in_pieces_v2(disk, directory, SMALL.v2_segment_entries))
+    return Counter(msg_id for _, msg_id in named)
 
 
 def count_references_v1(disk: Disk, directory: str) -> Counter[MsgId]:
     """References of the files of version 1, by message."""
-    return Counter(chain.from_iterable(references_in_pieces_v1(disk, directory)))
+    named = chain.from_iterable(references_in_pieces_v1(disk, directory))
+    return Counter(msg_id for _, msg_id in named)
 
 
 def _ack_path_v2(index: QueueIndex, seq_id: int) -> str:

@@ -176,8 +176,12 @@ class GuardedDisk:
         self._moved_away: deque[str] = deque()
         #: Files that were found to have lost durable bytes, by path; until their owner has recovered without them.
         self._short_files: dict[str, ShortFile] = {}
-        if self._notes.is_missing:
-            self._begin_notes()
+        try:
+            if self._notes.is_missing:
+                self._begin_notes()
+        except StorageError:
+            self._notes.abandon()
+            raise
         #: To be gone through by whoever did not want it to be done at once.
         self.comparison: Steps[None] = self._compare()
         if compares_at_once:

@@ -234,15 +234,21 @@ class SimulatedFile:
         for operation in self._inode.pending:
             apply(self._inode.durable, operation)
         self._inode.pending.clear()
+        self._give_back_if_done()
 
     def close(self) -> None:
-        if not self._closed and self._life == self._disk.life:
-            self._disk.open_handles -= 1
         self._closed = True
+        self._give_back_if_done()
 
     def abandon(self) -> None:
-        self.close()
-        self._is_abandoned = True
+        self._closed = self._is_abandoned = True
+        self._give_back_if_done()
+
+    def _give_back_if_done(self) -> None:
+        is_done = self._closed and (self._is_abandoned or not self._is_unsynced)
+        if is_done and self._life == self._disk.life:
+            self._disk.open_handles -= 1
+            self._life = -1
 
     def _require_open(self) -> None:
         assert not self._closed, f"{self._path} is closed"
@@ -280,7 +286,7 @@ class SimulatedDisk:
         self.reads = 0
         #: Number of crashes; handles of an earlier life are dead.
         self.life = 0
-        #: Of this life, neither closed nor abandoned.
+        #: Of this life, neither abandoned nor closed with all synced: each has a descriptor.
         self.open_handles = 0
         #: Begun so far; every one of so many happens early (0: none).
         self.cuts = 0

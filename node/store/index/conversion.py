@@ -42,8 +42,10 @@ from node.message import Message, decode_envelope
 from node.store.disk.disk import Disk, read_whole
 from node.store.disk.group_commit import GroupCommit
 from node.store.formats.record import CRC, INDEX_FORMAT, JOURNAL_FORMAT, SEGMENT_FORMAT, FileFormat
+from node.store.index.held_references import HeldReferences
 from node.store.index.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, QueueIndex, Range
 from node.store.index.live_bits import between
+from node.store.shared.port import Releases
 
 CURSOR_FORMAT = FileFormat(b"WRCC", 1, ".cursor")
 CURSOR_NAME = "conversion" + CURSOR_FORMAT.suffix
@@ -419,9 +421,14 @@ class ConvertingIndex:
         old = self._old.terms()
         return _TERMS_HEAD.pack(_TERMS_MAGIC, len(old), len(new)) + old + new
 
-    def delete(self, directory: str) -> Iterator[None]:
+    def delete(self, directory: str) -> Releases:
         # What is in both has a reference for each.
         pieces = [index.delete(directory) for index in (self._new, self._old) if index is not None]
+        self._forget()
+        return chain(*pieces)
+
+    def give_up(self, held: HeldReferences) -> Releases:
+        pieces = [index.give_up(held) for index in (self._new, self._old) if index is not None]
         self._forget()
         return chain(*pieces)
 

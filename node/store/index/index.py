@@ -26,6 +26,8 @@ from typing import NamedTuple, Protocol
 
 from node.ids import MsgId, OriginId
 from node.message import Message
+from node.store.index.held_references import HeldReferences
+from node.store.shared.port import Releases
 
 #: `PagedMessage.place`: in a shared store, under its msg_id.
 IN_SHARED_STORE = -1
@@ -206,15 +208,21 @@ class QueueIndex(Protocol):
     def terms(self) -> bytes:
         """After `close`: what the next start needs instead of a scan."""
 
-    def delete(self, directory: str) -> Iterator[None]:
+    def delete(self, directory: str) -> Releases:
         """Forget everything at once, but for the references, which are given back piece by piece: one per item.
 
         The owner has moved the files to ``directory`` and removes them when the iterator is at its end. What cannot be
         read keeps its reference until the shared store counts anew. See `node.store.deletions`.
         """
 
+    def give_up(self, held: HeldReferences) -> Releases:
+        """Give up the files as they are. ``held`` is given the references of entries that the next opening of the queue
+        may find; those of all others, for which the files are read, are given back piece by piece: one per item, before
+        the next opening. What cannot be read keeps its reference until the shared store counts anew, or ends.
+        """
+
     def abandon(self) -> None:
-        """Give up the files as they are."""
+        """Give up the files as they are, with every reference."""
 
     @property
     def memory_bytes(self) -> int:

@@ -14,11 +14,12 @@ gives back all that is left; the deletion of a queue takes the account over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from node.ids import MsgId
-from node.store.shared.port import SharedStore, release_in_pieces, release_references
+from node.store.shared.port import Releases, SharedStore, release_in_pieces, release_references
 
 #: References given back at a time: three or four milliseconds.
 OWED_PER_FLUSH = 1024
@@ -41,7 +42,8 @@ class OwedSource(Protocol):
         """Entries that owe, by a number that only the source understands."""
 
     def read(self, entries: Sequence[int]) -> Iterable[tuple[bool, MsgId]]:
-        """For each of these whether its message is persistent, and its id. Raises `StorageError`."""
+        """For each of these whether its message is persistent, and its id; one that is damaged may be missing. Raises
+        `StorageError`."""
 
     def forget(self, entries: Sequence[int]) -> None:
         """These owe nothing any more: the first of `owed`, or any if the source says that it can."""
@@ -86,20 +88,26 @@ class OwedReferences:
 
     def give_back_from(self, source: OwedSource, entries: Sequence[int]) -> None:
         """Give back the references of these entries of one source, before their turn."""
-        release_references(self._stores, source.read(entries))
+        self._release(source, entries)
         source.forget(entries)
         if not source.has_owed:
             self.memory_bytes -= source.memory_bytes
             del self._sources[source]
 
-    def give_back_in_pieces(self) -> Iterator[None]:
+    def give_back_in_pieces(self) -> Releases:
         """Give all back, one piece per item. What cannot be read keeps its references until the store counts anew."""
         for source in self._sources:
+            yield from release_in_pieces(source.owed(), partial(self._release, source), self._count_anew)
 
-            def release(entries: Sequence[int], source: OwedSource = source) -> None:
-                release_references(self._stores, source.read(entries))
+    def _release(self, source: OwedSource, entries: Sequence[int]) -> None:
+        found = list(source.read(entries))
+        if len(found) < len(entries):
+            self._count_anew()
+        release_references(self._stores, found)
 
-            yield from release_in_pieces(source.owed(), release)
+    def _count_anew(self) -> None:
+        # What is in the other store ends with this life.
+        self._stores[True].count_anew()
 
     def take_all(self) -> OwedReferences:
         """Another account with all that is here; here is nothing then."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
+from node.errors import StorageError
 from node.store.disk.disk import Disk
 
 #: Damaged pieces kept for inspection per directory: enough to see a pattern, too few to fill a disk.
@@ -56,6 +58,13 @@ def quarantine(disk: Disk, directory: str, name: str, data: bytes) -> None:
     disk.mkdir(place)
     if len(disk.list(place)) < QUARANTINE_FILES_MAX:
         file = disk.create(f"{place}/{name}")
-        file.pwrite(data, 0)
-        file.sync()
+        try:
+            file.pwrite(data, 0)
+            file.sync()
+        except StorageError:
+            file.abandon()
+            # The next attempt keeps it anew, perhaps under the same name.
+            with suppress(StorageError):
+                disk.unlink(file.path)
+            raise
         file.close()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -12,6 +11,8 @@ from node.ids import MsgId
 
 #: A position, or a msg_id.
 _Entry = TypeVar("_Entry")
+#: Gives references back: a piece per item, or nothing for want of a descriptor, which is tried again with the next.
+Releases = Iterator[OpenFilesError | None]
 
 #: Entries whose references one step gives back: some milliseconds of reading and counting.
 REFERENCES_PER_STEP = 2048
@@ -20,8 +21,8 @@ RELEASE_TRIES_MAX = 2_000
 
 
 class SharedStore(Protocol):
-    """A key-value store from msg_id to envelope that counts references. All but `contains` and
-    `retain` raise `StorageError`."""
+    """A key-value store from msg_id to envelope that counts references. All but `contains`, `retain` and `count_anew`
+    raise `StorageError`."""
 
     def write_batch(self, items: Sequence[tuple[MsgId, bytes]]) -> None:
         """Take one reference to each message, and write those that are new."""
@@ -38,6 +39,9 @@ class SharedStore(Protocol):
     def retain(self, msg_id: MsgId) -> bool:
         """Take one reference more to a message; false if it is not here."""
 
+    def count_anew(self) -> None:
+        """There are references that nobody will give back: the next start shall count."""
+
 
 def release_references(stores: Mapping[bool, SharedStore], references: Iterable[tuple[bool, MsgId]]) -> None:
     """Give references back: for each whether the message is persistent, which says in which store it is, and its id."""
@@ -49,26 +53,29 @@ def release_references(stores: Mapping[bool, SharedStore], references: Iterable[
             stores[is_persistent].release_many(chosen)
 
 
-def until_possible(action: Callable[[], None]) -> Iterator[None]:
-    """Do this; for want of descriptors again, for a while: an item for each time that it was in vain.
-
-    Raises `StorageError`.
-    """
-    for left in reversed(range(RELEASE_TRIES_MAX)):
-        try:
-            action()
-        except OpenFilesError:
-            yield
-            if not left:
-                raise
-        else:
-            return
-
-
-def release_in_pieces(entries: Sequence[_Entry], release: Callable[[Sequence[_Entry]], None]) -> Iterator[None]:
-    """Call ``release`` with so many of the entries at a time; what it cannot read keeps its references. For want of
-    descriptors it is tried again for a while."""
+def release_in_pieces(
+    entries: Sequence[_Entry], release: Callable[[Sequence[_Entry]], None], on_unreleased: Callable[[], None]
+) -> Releases:
+    """Call ``release`` with so many of the entries at a time; what it cannot read keeps its references, and
+    ``on_unreleased`` hears of it. For want of descriptors it is tried again for a while."""
     for at in range(0, len(entries), REFERENCES_PER_STEP):
-        with suppress(StorageError):
-            yield from until_possible(partial(release, entries[at : at + REFERENCES_PER_STEP]))
-        yield
+        yield from try_in_pieces(partial(release, entries[at : at + REFERENCES_PER_STEP]), on_unreleased)
+        yield None
+
+
+def try_in_pieces(
+    attempt: Callable[[], None], on_failed: Callable[[], None]
+) -> Generator[OpenFilesError | None, None, bool]:
+    """Do something that raises `StorageError` if it has not been done; for want of descriptors it is tried again for a
+    while. False if it came to nothing, which ``on_failed`` is told."""
+    for _ in range(RELEASE_TRIES_MAX):
+        try:
+            attempt()
+        except OpenFilesError as error:
+            yield error
+        except StorageError:
+            break
+        else:
+            return True
+    on_failed()
+    return False

@@ -45,6 +45,7 @@ from node.ids import MsgId
 from node.message import Message
 from node.store.disk.disk import Disk
 from node.store.disk.group_commit import GroupCommit
+from node.store.index.held_references import HeldReferences
 from node.store.index.index import PagedMessage, Range
 from node.store.index.live_bits import bits_of, by_segment, positions
 from node.store.index.live_entries import LiveEntries, put_msg_id
@@ -65,7 +66,7 @@ from node.store.index.v1.segment import SegmentV1
 from node.store.index.v1.segment_files import SegmentFilesV1
 from node.store.index.v1.terms import pack_terms
 from node.store.shared.config import StoreConfig
-from node.store.shared.port import SharedStore, release_in_pieces, release_references, until_possible
+from node.store.shared.port import Releases, SharedStore, release_in_pieces, release_references, try_in_pieces
 
 #: Segments deleted per flush: unlinking a file of some megabytes takes about a tenth of a millisecond.
 DELETIONS_MAX = 16
@@ -185,7 +186,7 @@ class QueueIndexV1:
         persistent = len(pending) - len(transient)
         try:
             self.journals.write(entries.settled, publishes, is_awaited=persistent > 0)
-        except DiskFullError:
+        except StorageError:
             for store, msg_ids in taken:
                 store.release_many(msg_ids)
             raise
@@ -243,7 +244,7 @@ class QueueIndexV1:
             store = entries.stores[is_persistent]
             try:
                 store.write_batch(items)
-            except DiskFullError:
+            except StorageError:
                 for earlier, msg_ids in taken:
                     earlier.release_many(msg_ids)
                 raise
@@ -366,26 +367,48 @@ class QueueIndexV1:
         entries = self.live_entries
         return pack_terms(entries.segment_entries, self.journals.next_number, list(entries.segments.values()))
 
-    def delete(self, directory: str) -> Iterator[None]:
-        shared = [segment for segment in self.live_entries.segments.values() if segment.shared_bits]
+    def delete(self, directory: str) -> Releases:
+        named = [(segment, segment.shared_bits) for segment in self.live_entries.segments.values()]
+        return self._forget_and_release(named, directory)
+
+    def give_up(self, held: HeldReferences) -> Releases:
+        named: list[tuple[SegmentV1, int]] = []
+        for number, segment in self.live_entries.segments.items():
+            transient = segment.shared_bits & segment.transient_bits
+            held.hold(self.version, number, segment.shared_bits ^ transient)
+            named.append((segment, transient))
+        return self._forget_and_release(named, self.files.directory)
+
+    def _forget_and_release(self, named: Sequence[tuple[SegmentV1, int]], directory: str) -> Releases:
+        """The references of these entries, and those that are owed, are given back from files in ``directory``."""
+        named = [(segment, bits) for segment, bits in named if bits]
         journals, owed = self.journals.open, self._owed.take_all()
         self.abandon()
-        return self._release_in_pieces(shared, journals, owed, directory) if shared or owed else iter(())
+        return self._release_in_pieces(named, journals, owed, directory) if named or owed else iter(())
 
     def _release_in_pieces(
-        self, segments: Sequence[SegmentV1], journals: Sequence[Journal], owed: OwedReferences, directory: str
-    ) -> Iterator[None]:
+        self,
+        named: Sequence[tuple[SegmentV1, int]],
+        journals: Sequence[Journal],
+        owed: OwedReferences,
+        directory: str,
+    ) -> Releases:
+        count_anew = self.live_entries.stores[True].count_anew
         self.files.directory = directory
-        yield from until_possible(partial(self.journals.reopen, journals))
-        yield from owed.give_back_in_pieces()
-        for segment in segments:
+        try:
+            if not (yield from try_in_pieces(partial(self.journals.reopen, journals), count_anew)):
+                return
+            yield from owed.give_back_in_pieces()
+            for segment, bits in named:
+                release = partial(self._release, segment)
+                yield from release_in_pieces(positions(bits, segment.base), release, count_anew)
+        finally:
+            self.abandon()
 
-            def release(seq_ids: Sequence[int], segment: SegmentV1 = segment) -> None:
-                found = self._describe(segment, seq_ids)
-                release_references(self.live_entries.stores, [(paged.persistent, paged.msg_id) for _, paged in found])
-
-            yield from release_in_pieces(positions(segment.shared_bits, segment.base), release)
-        self.abandon()
+    def _release(self, segment: SegmentV1, seq_ids: Sequence[int]) -> None:
+        """Give back the references of these entries, ascending."""
+        found = self._describe(segment, seq_ids)
+        release_references(self.live_entries.stores, [(paged.persistent, paged.msg_id) for _, paged in found])
 
     def abandon(self) -> None:
         self.files.abandon()

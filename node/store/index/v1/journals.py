@@ -226,7 +226,8 @@ class Journals:
             self._files.disk.sync_directory(self._files.directory)
 
     def reopen(self, journals: Sequence[Journal]) -> None:
-        """After `abandon`, and when the files were moved to another directory: read these, which were `open`."""
+        """After `abandon`, and when the files may have been moved to another directory: read these, which were `open`.
+        Raises `StorageError`, and then none is open."""
         opened: list[Journal] = []
         try:
             for journal in journals:

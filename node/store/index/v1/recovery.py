@@ -14,6 +14,7 @@ from node.errors import StorageError
 from node.ids import MsgId, OriginId, split_msg_id
 from node.store.disk.disk import DiskFile, write_durably
 from node.store.formats.record import HEADER_BYTES, JOURNAL_FORMAT, SEGMENT_FORMAT
+from node.store.index.held_references import HeldReferences, takes_over
 from node.store.index.index import ENTRIES_PER_STEP, Progress, RecoveredIndex, RecoveryReport
 from node.store.index.live_bits import runs
 from node.store.index.v1.format import (
@@ -53,21 +54,21 @@ def recover_v1(
     terms: bytes | None,
     *,
     store_is_damaged: bool,
-    is_reopened: bool = False,
+    held: HeldReferences | None = None,
     progress: Progress = lambda _done, _total: None,
 ) -> Steps[RecoveredIndex]:
     """Fill a new index from its files.
 
     ``terms``: what `QueueIndexV1.terms` gave at a clean stop; with them nothing is scanned, and the report does not
     know the bytes of the bodies. ``store_is_damaged``: the shared store lost something, so that a missing message is
-    damage. ``is_reopened``: references of what is found may have been given back since they were counted, so each entry
-    takes one more. ``progress`` is told of each segment of a scan. Raises `StorageError` if the disk refuses; damage is
+    damage. ``held``: the references that what is found still has; the others take one, and are added. ``None``: all
+    have theirs. ``progress`` is told of each segment of a scan. Raises `StorageError` if the disk refuses; damage is
     reported, not raised.
     """
     if terms is not None and _recover_clean(index, report, terms):
         return RecoveredIndex(index.live_entries.end_seq_id, {})
     report.clean = False
-    recovery = _DirtyRecovery(index, report, store_is_damaged, is_reopened)
+    recovery = _DirtyRecovery(index, report, store_is_damaged, held)
     end_seq_id = yield from recovery.run(progress)
     return RecoveredIndex(end_seq_id, recovery.origins)
 
@@ -102,11 +103,12 @@ def _recover_clean(index: QueueIndexV1, report: RecoveryReport, terms: bytes) ->
 class _DirtyRecovery:
     """One pass over all files of one queue after a crash."""
 
-    def __init__(self, index: QueueIndexV1, report: RecoveryReport, store_is_damaged: bool, is_reopened: bool) -> None:
+    def __init__(
+        self, index: QueueIndexV1, report: RecoveryReport, store_is_damaged: bool, held: HeldReferences | None
+    ) -> None:
         self._index = index
-        store = index.live_entries.stores[True]
-        #: Whether the shared store has the message of an entry.
-        self._holds = store.retain if is_reopened else store.contains
+        self._store = index.live_entries.stores[True]
+        self._held = held
         self._disk = index.files.disk
         self._directory = index.files.directory
         self._report = report
@@ -164,6 +166,8 @@ class _DirtyRecovery:
             self._report.torn += bool(problem.data.strip(b"\0"))
             return
         self._report.damaged(f"{problem.path}: {problem.description}")
+        if self._held is not None:
+            self._held.distrust()
         file_name = problem.path.rpartition("/")[2]
         place = problem.description.rpartition(" at ")[2].split(",")[0]
         quarantine(self._disk, self._directory, f"{file_name}.{place if place.isdigit() else 0}.bad", problem.data)
@@ -233,7 +237,7 @@ class _DirtyRecovery:
         if not entry.persistent:
             self._report.transient += 1
             return False
-        if entry.is_shared and not self._holds(entry.msg_id):
+        if entry.is_shared and not self._takes_over(entry):
             if self._store_is_damaged:
                 self._report.damaged(
                     f"{self._directory}: seq id {entry.seq_id}: message {entry.msg_id.hex()} is not in the shared store"
@@ -242,6 +246,9 @@ class _DirtyRecovery:
                 self._report.torn += 1
             return False
         return True
+
+    def _takes_over(self, entry: StoredEntry) -> bool:
+        return takes_over(self._held, self._index.version, entry.seq_id, entry.msg_id, self._store)
 
     def _write_anew(self, segment: SegmentV1, in_file: Mapping[int, StoredEntry], data: bytes) -> None:
         """Replace a file that has unreadable pieces by one with its live entries only."""
@@ -269,12 +276,14 @@ class _DirtyRecovery:
         publishes: list[Publish] = []
         for number, places in by_journal.items():
             file = self._disk.open(f"{self._directory}/{number}{JOURNAL_FORMAT.suffix}")
-            for _, piece in read_places(file, checksum_seed(JOURNAL_FORMAT, number), places):
-                if piece is None:
-                    raise StorageError(f"{file.path} changed while it was read")
-                entry = entries[record_seq_id(piece)]
-                publishes.append(Publish(entry.seq_id, _kind(entry), entry.persistent, piece[RECORD_BYTES:]))
-            file.close()
+            try:
+                for _, piece in read_places(file, checksum_seed(JOURNAL_FORMAT, number), places):
+                    if piece is None:
+                        raise StorageError(f"{file.path} changed while it was read")
+                    entry = entries[record_seq_id(piece)]
+                    publishes.append(Publish(entry.seq_id, _kind(entry), entry.persistent, piece[RECORD_BYTES:]))
+            finally:
+                file.close()
         publishes.sort()
         return publishes
 

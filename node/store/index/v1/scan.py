@@ -15,6 +15,7 @@ from typing import NamedTuple
 from node.ids import MsgId
 from node.store.disk.disk import Disk
 from node.store.formats.record import HEADER_BYTES, JOURNAL_FORMAT, NEVER_WRITTEN, SEGMENT_FORMAT, FileFormat
+from node.store.index.held_references import Named
 from node.store.index.index import ENTRIES_PER_PIECE, ENTRIES_PER_STEP
 from node.store.index.live_bits import run_bits
 from node.store.index.v1.format import (
@@ -237,8 +238,15 @@ def _stored_in_pieces(disk: Disk, directory: str, on_problem: OnProblem) -> Iter
             yield piece
 
 
-def references_in_pieces_v1(disk: Disk, directory: str) -> Iterator[list[MsgId]]:
+def references_in_pieces_v1(
+    disk: Disk, directory: str, on_damage: Callable[[], None] = lambda: None
+) -> Iterator[list[Named]]:
     """Messages of the shared store that live persistent entries of this queue name, once per entry; a bounded piece at
-    a time, and what is in journals last."""
-    for entries in _stored_in_pieces(disk, directory, lambda _problem: None):
-        yield [entry.msg_id for entry in entries if entry.is_shared and entry.persistent]
+    a time, and what is in journals last. ``on_damage`` hears of a damaged file before anything of it comes."""
+
+    def on_problem(problem: Problem) -> None:
+        if not problem.torn:
+            on_damage()
+
+    for entries in _stored_in_pieces(disk, directory, on_problem):
+        yield [(entry.seq_id, entry.msg_id) for entry in entries if entry.is_shared and entry.persistent]

@@ -37,12 +37,14 @@ whose checksum is wrong is corruption: copied to ``quarantine/``, reported, neve
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from node.errors import DiskFullError
 from node.ids import MsgId
 from node.message import Message
 from node.store.disk.disk import Disk
 from node.store.disk.group_commit import GroupCommit
+from node.store.index.held_references import HeldReferences
 from node.store.index.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range
 from node.store.index.live_bits import by_segment, positions
 from node.store.index.live_entries import LiveEntries
@@ -54,7 +56,7 @@ from node.store.index.v2.segment import SegmentV2
 from node.store.index.v2.segment_files import SegmentFilesV2
 from node.store.index.v2.terms import pack_terms, segments_in_terms
 from node.store.shared.config import StoreConfig
-from node.store.shared.port import SharedStore, release_in_pieces, release_references
+from node.store.shared.port import Releases, SharedStore, release_in_pieces, release_references
 
 #: Pairs of files deleted per flush: unlinking a pair of some megabytes takes up to half a millisecond.
 DELETIONS_MAX = 8
@@ -331,7 +333,7 @@ class QueueIndexV2:
     def terms(self) -> bytes:
         return pack_terms(self.live_entries.segments, self.live_entries.segment_entries)
 
-    def delete(self, directory: str) -> Iterator[None]:
+    def delete(self, directory: str) -> Releases:
         self._settle_refused(list(self._refused.slots))
         named = [
             (segment, segment.shared_bits | segment.owed_bits)
@@ -343,16 +345,39 @@ class QueueIndexV2:
         self.files.directory = directory
         return self._release_in_pieces(owed, named)
 
-    def _release_in_pieces(self, owed: OwedReferences, named: Sequence[tuple[SegmentV2, int]]) -> Iterator[None]:
-        yield from owed.give_back_in_pieces()
-        for segment, bits in named:
+    def give_up(self, held: HeldReferences) -> Releases:
+        _, released = self._refused.settle(list(self._refused.slots))
+        # The slots of some may be in the file.
+        held.loose += [msg_id for is_persistent, msg_id in released if is_persistent]
+        release_references(self.live_entries.stores, [entry for entry in released if not entry[0]])
+        named: list[tuple[SegmentV2, int]] = []
+        for number, segment in self.live_entries.segments.items():
+            transient = segment.shared_bits & segment.transient_bits
+            held.hold(self.version, number, segment.shared_bits ^ transient)
+            if transient | segment.owed_bits:
+                named.append((segment, transient | segment.owed_bits))
+        owed = self._owed.take_all()
+        self.abandon()
+        return self._release_in_pieces(owed, named)
 
-            def release(seq_ids: Sequence[int], segment: SegmentV2 = segment) -> None:
-                slots = OwedSlots(self.files.index_file(segment), seq_ids, segment.entries)
-                release_references(self.live_entries.stores, slots.read(seq_ids))
+    def _release_in_pieces(self, owed: OwedReferences, named: Sequence[tuple[SegmentV2, int]]) -> Releases:
+        try:
+            yield from owed.give_back_in_pieces()
+            for segment, bits in named:
+                release = partial(self._release, segment)
+                yield from release_in_pieces(positions(bits, segment.base), release, self._count_anew)
+        finally:
+            self.files.abandon()
 
-            yield from release_in_pieces(positions(bits, segment.base), release)
-        self.files.abandon()
+    def _release(self, segment: SegmentV2, seq_ids: Sequence[int]) -> None:
+        """Give back the references of these entries, ascending, of which the slots are in the file."""
+        found = list(OwedSlots(self.files.index_file(segment), seq_ids, segment.entries).read(seq_ids))
+        if len(found) < len(seq_ids):
+            self._count_anew()
+        release_references(self.live_entries.stores, found)
+
+    def _count_anew(self) -> None:
+        self.live_entries.stores[True].count_anew()
 
     def abandon(self) -> None:
         self.files.abandon()

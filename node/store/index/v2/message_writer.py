@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from zlib import crc32
 
-from node.errors import DiskFullError
+from node.errors import DiskFullError, StorageError
 from node.store.formats.record import (
     CRC,
     RECORD_HEADER,
@@ -68,9 +68,11 @@ class MessageWriter:
                 end = at + count * SLOT_BYTES
                 index_file.pwrite(slots[at:end], slot_offset(first, segment_entries))
                 at = end
-        except DiskFullError:
+        except StorageError as error:
+            # After any other error they are kept for their references only: the queue is given up.
             refused.keep(seq_ids, by_seq_id(seq_ids, slots))
-            refused.find_strays(segment.number, index_file, seq_ids)
+            if isinstance(error, DiskFullError):
+                refused.find_strays(segment.number, index_file, seq_ids)
             raise
         if refused.slots:
             refused.written(segment.number, seq_ids)
@@ -131,7 +133,7 @@ class MessageWriter:
             missing = set(shared)
             try:
                 self._put_shared(missing, frozenset(transient))
-            except DiskFullError:
+            except StorageError:
                 placed = [seq_id for seq_id in seq_ids if seq_id not in missing]
                 self._refused.keep(placed, by_seq_id(seq_ids, data))
                 raise

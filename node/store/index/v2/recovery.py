@@ -26,6 +26,7 @@ from node.store.formats.record import (
     slot_offset,
     unpack_record,
 )
+from node.store.index.held_references import HeldReferences, takes_over
 from node.store.index.index import ENTRIES_PER_STEP, Progress, RecoveredIndex, RecoveryReport
 from node.store.index.v2.index import QueueIndexV2
 from node.store.index.v2.scan import BadSlot, scan_slots, segments_on_disk
@@ -54,15 +55,15 @@ def recover_v2(
     terms: bytes | None,
     *,
     store_is_damaged: bool,
-    is_reopened: bool = False,
+    held: HeldReferences | None = None,
     progress: Progress = lambda _done, _total: None,
 ) -> Steps[RecoveredIndex]:
     """Fill a new index from its files.
 
     ``terms``: what `QueueIndexV2.terms` gave at a clean stop; with them nothing is scanned, the report does not know
     the bytes of the bodies, and the end is 0. ``store_is_damaged``: the shared store lost something, so that a missing
-    message is damage. ``is_reopened``: references of what is found may have been given back since they were counted,
-    so each entry takes one more. ``progress`` is told of each segment of a scan. Raises `StorageError` if the disk
+    message is damage. ``held``: the references that what is found still has; the others take one, and are added.
+    ``None``: all have theirs. ``progress`` is told of each segment of a scan. Raises `StorageError` if the disk
     refuses; damage is reported, not raised.
     """
     if terms is not None:
@@ -70,7 +71,7 @@ def recover_v2(
         report.messages += sum([segment.live_count for segment in index.live_entries.segments.values()])
         return RecoveredIndex(0, {})
     report.clean = False
-    recovery = _DirtyRecovery(index, report, store_is_damaged, is_reopened)
+    recovery = _DirtyRecovery(index, report, store_is_damaged, held)
     end_seq_id = yield from recovery.run(progress)
     return RecoveredIndex(end_seq_id, recovery.origins)
 
@@ -78,14 +79,15 @@ def recover_v2(
 class _DirtyRecovery:
     """One pass over all files of one queue after a crash."""
 
-    def __init__(self, index: QueueIndexV2, report: RecoveryReport, store_is_damaged: bool, is_reopened: bool) -> None:
+    def __init__(
+        self, index: QueueIndexV2, report: RecoveryReport, store_is_damaged: bool, held: HeldReferences | None
+    ) -> None:
         self._index = index
         self._files = index.files
         self._disk = index.files.disk
         self._entries = index.live_entries.segment_entries
-        store = index.live_entries.stores[True]
-        #: Whether the shared store has the message of an entry.
-        self._holds = store.retain if is_reopened else store.contains
+        self._store = index.live_entries.stores[True]
+        self._held = held
         self._report = report
         self._store_is_damaged = store_is_damaged
         #: Highest id of each origin among the live messages.
@@ -206,7 +208,7 @@ class _DirtyRecovery:
 
     def _shared_entry(self, seq_id: int, slot: Slot, piece: bytes) -> MsgId | None:
         msg_id = MsgId(slot.msg_id)
-        if self._holds(msg_id):
+        if takes_over(self._held, self._index.version, seq_id, msg_id, self._store):
             return msg_id
         if self._store_is_damaged:
             self._corrupt(seq_id, "message in the shared store", piece)

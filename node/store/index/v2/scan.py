@@ -19,6 +19,7 @@ from node.store.formats.record import (
     is_torn_slot,
     unpack_slot,
 )
+from node.store.index.held_references import Named
 from node.store.index.index import ENTRIES_PER_PIECE
 
 
@@ -62,11 +63,11 @@ def segments_on_disk(disk: Disk, directory: str) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isdigit())
 
 
-def references_in_pieces_v2(disk: Disk, directory: str, entries: int) -> Iterator[list[MsgId]]:
+def references_in_pieces_v2(disk: Disk, directory: str, entries: int) -> Iterator[list[Named]]:
     """What the slots of this queue name of the persistent shared store, once per slot; a bounded piece at a time."""
     for number in segments_on_disk(disk, directory):
         data = read_whole(disk, f"{directory}/{number}{INDEX_FORMAT.suffix}")
         slots = scan_slots(number, data, entries)
         while piece := list(islice(slots, ENTRIES_PER_PIECE)):
-            found = [slot for _, slot in piece if isinstance(slot, Slot)]
-            yield [MsgId(slot.msg_id) for slot in found if slot.shared and slot.persistent]
+            found = [(seq_id, slot) for seq_id, slot in piece if isinstance(slot, Slot)]
+            yield [(seq_id, MsgId(slot.msg_id)) for seq_id, slot in found if slot.shared and slot.persistent]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.runtime.queue_files import STEPS_PER_OTHER, NodeQueueFiles, recovery_text
-from node.errors import StorageError
+from cluster.runtime.queue_files import DELETE_AGAIN_EVERY_MS, STEPS_PER_OTHER, NodeQueueFiles, recovery_text
+from node.errors import DiskFullError, StorageError
 from node.ids import QueueId
 from node.pieces import at_once
 from node.queues.vhost_store import VHOST_FILE_NAME, VhostStore, vhost_directory
@@ -430,6 +430,43 @@ def test_an_opening_of_a_vhost_that_fails_leaves_no_file_open(
     assert open_descriptors(tmp_path) == before
 
 
+def test_a_queue_that_could_not_be_deleted_is_deleted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Files()
+    node.fill()
+    node.queue.terminate()
+
+    def refuse(_old_path: str, _new_path: str) -> None:
+        raise DiskFullError("rename failed: No space left on device (errno 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.disk, "rename", refuse)
+        with pytest.raises(DiskFullError):
+            node.files.delete_queue(RECORD)
+        node.tick()
+    node.now_ms += DELETE_AGAIN_EVERY_MS
+    work_on(node)
+    assert not [path for path in node.disk.snapshot() if f"/{RECORD.queue_id}/" in path or "/deleting/" in path]
+
+
+def test_a_queue_that_could_not_be_deleted_and_is_wanted_again_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Files()
+    node.fill()
+    node.queue.terminate()
+
+    def refuse(_old_path: str, _new_path: str) -> None:
+        raise DiskFullError("rename failed: No space left on device (errno 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.disk, "rename", refuse)
+        with pytest.raises(DiskFullError):
+            node.files.delete_queue(RECORD)
+    depth = open_at_once(node.files, RECORD).ready
+    node.now_ms += DELETE_AGAIN_EVERY_MS
+    work_on(node)
+    assert depth
+    assert [path for path in node.disk.snapshot() if f"/queues/{RECORD.queue_id}/" in path]
+
+
 def test_a_vhost_that_finds_no_room_to_be_closed_in_order_keeps_no_other_from_that() -> None:
     """Nor what the node closes after its queues: its log, its lock, the mark of a process that runs."""
     node = Files()
@@ -447,3 +484,16 @@ def test_a_vhost_that_finds_no_room_to_be_closed_in_order_keeps_no_other_from_th
     assert [queue.ready for queue in queues] == [2, 2]
     stores = [node.files._vhosts[vhost] for vhost in ("/", "other")]
     assert [store.store_recovery.clean for store in stores] == [False, True]
+
+
+def test_a_vhost_that_is_still_being_opened_when_the_node_stops_keeps_no_file_open() -> None:
+    node = Files()
+    node.fill()
+    node.disk.lose_handles()
+    node.files = NodeQueueFiles(node.disk, DATA_DIRECTORY, GroupCommit(), StoreConfig(), lambda: 0.0)
+    opening = node.files.vhost_opening(RECORD.vhost)
+    assert opening is not None
+    next(opening)
+    assert node.disk.open_handles > 0
+    node.files.close()
+    assert node.disk.open_handles == 0

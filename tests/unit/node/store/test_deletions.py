@@ -11,7 +11,8 @@ import pytest
 from node.errors import OpenFilesError, StorageError
 from node.ids import QueueId, QueueName, SeqId
 from node.queues.local_replica import LocalReplica
-from node.store.deletions import FILES_PER_STEP
+from node.store.deletions import FILES_PER_STEP, STEPS_TO_NEXT_TRY
+from node.store.disk.disk import DiskFile
 from node.store.disk.simulated import CrashStyle
 from node.store.shared.config import StoreConfig
 from tests.support.backing_queue_contract import counters
@@ -317,8 +318,9 @@ def test_a_removal_waits_for_a_descriptor(harness: StoreHarness, monkeypatch: py
     assert deleting(harness) == []
 
 
-def test_a_file_that_cannot_be_removed_stays_until_the_next_start(
-    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_same_life", [True, False])
+def test_a_file_that_cannot_be_removed_is_tried_again_every_minute_and_by_the_next_start(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_same_life: bool
 ) -> None:
     queue = harness.open_queue()
     queue.publish(publications(1, 20))
@@ -333,9 +335,17 @@ def test_a_file_that_cannot_be_removed_stays_until_the_next_start(
         patch.setattr(harness.disk, "unlink", refuse)
         for _ in range(3):
             harness.store.maintain(0)
-    assert len(caplog.messages) == 1, "it is not tried again and again"
-    assert "stays until the next start" in caplog.text
+        assert len(caplog.messages) == 1, "it is not tried again and again"
+        for _ in range(2 * STEPS_TO_NEXT_TRY):
+            harness.store.maintain(0)
+        harness.store.check_invariants()
+    assert len(caplog.messages) == 1, "nor told"
     assert deleting(harness)
+    if is_same_life:
+        for _ in range(STEPS_TO_NEXT_TRY):
+            harness.store.maintain(0)
+        assert not deleting(harness)
+        return
     harness.store.close()
     harness.start()
     harness.sync()
@@ -373,10 +383,63 @@ def test_a_deleted_queue_that_cannot_be_read_does_not_hinder_a_clean_stop(
     assert was_open or "some references are not given back" in caplog.text
     harness.disk.fail_reads = None
     harness.start()
-    assert harness.store.store_recovery.clean is was_open
+    assert not harness.store.store_recovery.clean
     assert harness.store.shared_status().messages == 16
     other = harness.store.open_queue(OTHER_ID, OTHER_NAME, durable=True)
     assert counters(other.fetch(99, True)) == list(range(1, 17))
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["by a stop", "step by step"])
+def test_what_could_not_be_given_back_is_counted_by_the_next_start(harness: StoreHarness, stops: bool) -> None:
+    queue, other = fan_out(harness, 16)
+    queue.delete()
+    other.purge()
+    harness.sync()
+    harness.disk.fail_reads = "/deleting/"
+    if not stops:
+        maintain_until_gone(harness)
+    harness.store.close()
+    harness.disk.fail_reads = None
+    harness.start()
+    assert harness.store.shared_status().messages == 0
+
+
+def test_a_slot_that_is_damaged_when_its_queue_is_deleted_has_its_reference_counted_by_the_next_start() -> None:
+    harness = make_harness()
+    queue, other = fan_out(harness, 16)
+    other.purge()
+    harness.sync()
+    queue.delete()
+    path = next(path for path in deleting(harness) if path.endswith("/0.qi"))
+    harness.disk.flip_bit(path, 64 + 3 * 32 + 10)
+    harness.sync()
+    maintain_until_gone(harness)
+    harness.store.close()
+    harness.start()
+    assert harness.store.shared_status().messages == 0
+
+
+def test_a_journal_that_finds_no_descriptor_has_its_references_given_back_later() -> None:
+    harness = make_harness(1)
+    queue, other = fan_out(harness, 4)
+    other.purge()
+    harness.sync()
+    wanted = harness.disk.open
+    left = 5
+
+    def refuse(path: str) -> DiskFile:
+        nonlocal left
+        if path.endswith(".jif") and left:
+            left -= 1
+            raise OpenFilesError(f"open of {path} failed: Too many open files (errno 24)")
+        return wanted(path)
+
+    harness.disk.open = refuse  # type: ignore[method-assign]
+    queue.delete()
+    harness.sync()
+    maintain_until_gone(harness)
+    assert left == 0
+    assert harness.store.shared_status().messages == 0
 
 
 def test_files_of_a_closed_queue_are_read_in_bounded_pieces(

@@ -504,11 +504,13 @@ def test_the_simulated_disk_counts_the_handles_that_a_process_has_open() -> None
     for _ in range(2):
         first.close()
         second.abandon()
+    assert disk.open_handles == 2, "what is not synced keeps its descriptor"
+    first.sync()
     assert disk.open_handles == 1
     disk.crash_after = 1
     disk.lose_handles()
     assert disk.open_handles == 0, "those of a dead process are gone with it"
-    disk.create("/d/g").close()  # and so is the fault that it died of
+    disk.create("/d/g").abandon()  # and so is the fault that it died of
     disk.open("/d/f")
     third.close()
     assert disk.open_handles == 1

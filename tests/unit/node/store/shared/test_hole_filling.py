@@ -62,4 +62,5 @@ def test_a_note_is_closed_when_it_is_written() -> None:
     before = node.disk.open_handles
     while not [name for name in node.files() if name.endswith(".holes")]:
         node.store.maintain()
+    node.sync()
     assert node.disk.open_handles == before
