@@ -217,7 +217,8 @@ class _DirtyRecovery:
                 # An earlier process may have died before its group commit: what we now call recovered must be safe.
                 self._unsynced[path] = None
             elif content.data:
-                # Begun anew by what is added.
+                # Begun anew by what is added, as another file: a crash could leave that with the rest of this one.
+                self._disk.unlink(path)
                 segment.file_bytes, segment.file_end, settled = 0, number * entries, []
         if settled and not content.is_bad:
             index.files.append(segment, runs(sorted(settled)), [])
