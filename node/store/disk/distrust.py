@@ -53,7 +53,8 @@ class Use:
         self.on_failed: Callable[[StorageError], None] = lambda _error: None
         disk.on_sync_failed = self._note_failure
         if not disk.exists(self._path):
-            disk.create(self._path).close()
+            # Not closed: it would keep its descriptor until a sync, and nobody syncs it.
+            disk.create(self._path).abandon()
 
     def _note_failure(self, error: StorageError) -> None:
         self._has_failed = True
