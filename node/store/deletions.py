@@ -20,7 +20,8 @@ owner deletes it again.
 is left, and makes the new names durable first: a queue that came back would miss what it had given back. The files stay
 for the next start.
 
-**Errors.** A directory that cannot be removed stays until the next start; an entry that cannot be read keeps its
+**Errors.** A directory that cannot be removed stays until the next start, unless only a descriptor is wanting, without
+which nothing can be listed: then the next step tries again; an entry that cannot be read keeps its
 reference until the store counts anew.
 """
 
@@ -31,7 +32,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from node.errors import StorageError
+from node.errors import ShortageError, StorageError
 from node.store.disk.disk import Disk
 from node.store.disk.group_commit import GroupCommit
 
@@ -103,6 +104,10 @@ class Removals:
             deletion = waiting[0]
             try:
                 budget -= self._advance(deletion)
+            except ShortageError:
+                # The next step begins with what is still there.
+                deletion.removal = remove_below(self._disk, deletion.directory)
+                return
             except StorageError as error:
                 waiting.popleft()
                 log.warning("%s of a deleted %s stays until the next start: %s", deletion.directory, self._owner, error)

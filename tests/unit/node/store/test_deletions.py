@@ -267,6 +267,23 @@ def test_a_directory_that_cannot_be_moved_stays(harness: StoreHarness, monkeypat
     assert harness.crash().ready == 20
 
 
+def test_for_want_of_a_descriptor_it_waits(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 50))
+    harness.sync()
+    queue.delete()
+    harness.sync()
+    before = deleting(harness)
+    assert before != []
+    harness.disk.open_limit = len(harness.disk.descriptors)
+    for _ in range(30):
+        harness.store.maintain(0)
+    harness.disk.open_limit = None
+    assert deleting(harness) == before
+    maintain_until_gone(harness)
+    assert not harness.store._deletions
+
+
 def test_a_file_that_cannot_be_removed_stays_until_the_next_start(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
