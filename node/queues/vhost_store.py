@@ -308,7 +308,13 @@ class VhostStore:
                 self._known.discard(queue_id)
             raise
         self._disk.acknowledge(directory)
-        queue = self._open[queue_id] = LocalReplica(storage, self._group_commit, self._config)
+        try:
+            queue = LocalReplica(storage, self._group_commit, self._config)
+        except BaseException:
+            # It has read its first messages, or could not: what was opened for that is nobody's.
+            storage.abandon()
+            raise
+        self._open[queue_id] = queue
         if is_compared:
             try:
                 yield from queue.warm_all()

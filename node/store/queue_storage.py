@@ -19,7 +19,7 @@ from typing import NamedTuple
 from node.errors import StorageError
 from node.ids import MsgId, OriginId, QueueId, QueueName
 from node.store.deletions import Deletions, no_references
-from node.store.disk.disk import Disk, read_whole
+from node.store.disk.disk import Disk, DiskFile, read_whole
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.length_file import ShortFile
 from node.store.index.conversion import (
@@ -170,7 +170,10 @@ class QueueStorage:
             self._named_generation = self.group_commit.open_generation
             for dirty in (file, self._disk.directory(self._directory), self._disk.directory(parent)):
                 self.group_commit.mark_dirty(dirty)
-        file.close()
+            file.close()
+        else:
+            # Nobody syncs it: closed it would keep its descriptor for ever.
+            file.abandon()
 
     def _make_index(self, version: int) -> QueueIndexV1 | QueueIndexV2:
         kind = QueueIndexV1 if version == 1 else QueueIndexV2
@@ -213,8 +216,10 @@ class QueueStorage:
         """Make durable the small files and the names in the queue's directory, and its own."""
         parent, _, _ = self._directory.rpartition("/")
         paths = [f"{self._directory}/{name}" for name in (STUB_NAME, _BOUNDS_NAME)]
-        files = [self._disk.open(path) for path in paths if self._disk.exists(path)]
+        files: list[DiskFile] = []
         try:
+            # One by one into the list: those that were opened are closed if the next one cannot be.
+            files.extend(self._disk.open(path) for path in paths if self._disk.exists(path))
             yield sync_job([*files, self._disk.directory(parent), self._disk.directory(self._directory)])
         finally:
             for file in files:

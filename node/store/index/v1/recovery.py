@@ -269,12 +269,14 @@ class _DirtyRecovery:
         publishes: list[Publish] = []
         for number, places in by_journal.items():
             file = self._disk.open(f"{self._directory}/{number}{JOURNAL_FORMAT.suffix}")
-            for _, piece in read_places(file, checksum_seed(JOURNAL_FORMAT, number), places):
-                if piece is None:
-                    raise StorageError(f"{file.path} changed while it was read")
-                entry = entries[record_seq_id(piece)]
-                publishes.append(Publish(entry.seq_id, _kind(entry), entry.persistent, piece[RECORD_BYTES:]))
-            file.close()
+            try:
+                for _, piece in read_places(file, checksum_seed(JOURNAL_FORMAT, number), places):
+                    if piece is None:
+                        raise StorageError(f"{file.path} changed while it was read")
+                    entry = entries[record_seq_id(piece)]
+                    publishes.append(Publish(entry.seq_id, _kind(entry), entry.persistent, piece[RECORD_BYTES:]))
+            finally:
+                file.close()
         publishes.sort()
         return publishes
 
