@@ -177,7 +177,12 @@ class GuardedDisk:
         #: Files that were found to have lost durable bytes, by path; until their owner has recovered without them.
         self._short_files: dict[str, ShortFile] = {}
         if self._notes.is_missing:
-            self._begin_notes()
+            try:
+                self._begin_notes()
+            except BaseException:
+                # The file may be there, and its name not durable.
+                self._notes.abandon()
+                raise
         #: To be gone through by whoever did not want it to be done at once.
         self.comparison: Steps[None] = self._compare()
         if compares_at_once:

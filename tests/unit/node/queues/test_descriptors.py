@@ -6,11 +6,14 @@ import random
 
 import pytest
 
-from node.errors import StorageError
+from node.errors import OpenFilesError, StorageError
+from node.queues.vhost_store import VhostStore
+from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 from node.store.shared.config import StoreConfig
+from node.store.steps import run_through
 from tests.support.messages import publications
-from tests.support.stores import StoreHarness
+from tests.support.stores import DATA_DIRECTORY, StoreHarness
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -63,4 +66,27 @@ def test_a_recovery_that_fails_has_no_file_open(version: int, wanting: str) -> N
             disk.open_limit = None
             harness.sync()
             assert (disk.open_files()[before:], disk.descriptors.dropped) == ([], []), f"at number {number}"
+    assert failures > 1
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_vhost_that_cannot_be_opened_has_no_file_open(is_new: bool) -> None:
+    failures = 0
+    for limit in range(10):
+        disk = SimulatedDisk()
+        if not is_new:
+            harness = StoreHarness(StoreConfig(embed_below_bytes=0), disk=disk)
+            harness.open_queue().publish(publications(1, 20))
+            harness.sync()
+            disk.crash(CrashStyle.DROP, random.Random(0))
+        disk.open_limit = limit
+        store = None
+        try:
+            store = VhostStore(disk, DATA_DIRECTORY, "/", GroupCommit(), StoreConfig(), opens_at_once=False)
+            run_through(store.opening)
+        except OpenFilesError:
+            failures += 1
+            if store is not None:
+                store.give_up_opening()
+            assert disk.open_files() == [], f"with {limit} descriptors"
     assert failures > 1
