@@ -28,7 +28,7 @@ from chaos.sim.convergence import (
     why_not_converged,
 )
 from chaos.sim.insides import route_to
-from chaos.sim.leaks import why_not_given_back
+from chaos.sim.leaks import what_is_left, why_not_given_back
 from chaos.sim.machine import sync_queue
 from chaos.sim.stage import Stage, queue_name, queue_number
 from chaos.workload.message_id import MIN_BODY_BYTES, MessageId, encode_body
@@ -252,8 +252,9 @@ class Ending:
     def _give_back(self) -> bool:
         stage = self._stage
         end_s = stage.loop.now_s + GIVING_BACK_LIMIT_S
-        while (left := why_not_given_back(stage.cluster)) and stage.loop.now_s < end_s and not stage.violations:
+        while why_not_given_back(stage.cluster) and stage.loop.now_s < end_s and not stage.violations:
             stage.loop.run_until(stage.loop.now_s + LOOK_S)
-        if left and not stage.violations:
-            stage.violate("leak", left)
+        if not stage.violations:
+            for left in what_is_left(stage.cluster):
+                stage.violate("leak", left)
         return not stage.violations
