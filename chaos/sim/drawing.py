@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from chaos.sim.schedule import EXCLUSIVE, FIRST, TOLD, WIRING_KINDS, Personality, Schedule, Step, node_name
-from chaos.sim.troubles import draw_fan_outs, draw_settings, draw_troubles
+from chaos.sim.troubles import draw_fan_outs, draw_settings, draw_troubles, draw_visits
 
 #: Messages of one publish step at most.
 BURST_MAX = 12
@@ -503,6 +503,7 @@ class _Drawing:
         self.steps += draw_troubles(drawn_for(self.seed, "troubles"), p.nodes, end_ms, self.share)
         self.steps += draw_settings(drawn_for(self.seed, "settings"), p, end_ms)
         self.steps += draw_fan_outs(drawn_for(self.seed, "fan-outs"), p, end_ms, self.steps)
+        self.steps += draw_visits(drawn_for(self.seed, "visits"), p, end_ms)
 
     # --- faults between a client and a node ---
 

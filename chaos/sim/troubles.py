@@ -5,7 +5,8 @@ Each kind has generators of its own, and most seeds have none of it:
 - *troubles* of disks that the faults of a personality do not have: hanging, unreadable, no room for one kind of files,
   no descriptors; or a fault that outlasts every timeout, where there is the time;
 - *settings*: policies that change the version, the mode and the limits of queues;
-- *fan-outs*: messages that go to several queues at once.
+- *fan-outs*: messages that go to several queues at once;
+- *visits* of guests whose queues are not durable and have messages on the disk.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from chaos.sim.settings import draw_setting
 TROUBLES_SHARE = 0.2
 SETTINGS_SHARE = 0.12
 FAN_OUTS_SHARE = 0.2
+#: Of those in which guests come.
+VISITS_SHARE = 0.4
 #: How long each trouble lasts (ms, shortest and longest).
 TROUBLES: Mapping[str, tuple[int, int]] = {
     "hang_disk": (500, 14_000),
@@ -97,3 +100,13 @@ def draw_fan_outs(chance: Random, personality: Personality, end_ms: int, others:
         arguments = (chance.randrange(p.publishers), queues, burst, chance.randint(0, size), is_persistent)
         steps.append(Step(int(chance.uniform(0, end_ms)), "fan_out", arguments))
     return steps
+
+
+def draw_visits(chance: Random, personality: Personality, end_ms: int) -> list[Step]:
+    """Of one seed with guests."""
+    if chance.random() >= VISITS_SHARE or not personality.guests:
+        return []
+    return [
+        Step(int(chance.uniform(0, end_ms)), "guest", (chance.randrange(personality.guests), "paged"))
+        for _ in range(chance.choice((1, 2, 4)))
+    ]

@@ -7,9 +7,13 @@ import pytest
 from chaos.sim.client import Channel
 from chaos.sim.insides import vhost_stores
 from chaos.sim.leaks import what_is_left, why_not_given_back
+from chaos.sim.run import run_schedule
 from node.ids import MsgId
 from node.queues.vhost_store import VhostStore
+from node.store.disk.simulated import SimulatedFile
+from node.store.queue_storage import STUB_NAME
 from tests.support.sim_lab import Lab
+from tests.support.simulated import schedule
 
 LARGE = bytes(20_000)
 
@@ -123,3 +127,16 @@ def test_files_are_found_that_are_open_and_should_not_be(lab: Lab) -> None:
         "files are open more than once: /data/raft/log",
         f"files are open whose owners are closed: {directory}/deleting/7.1/0.qi",
     }
+
+
+def test_a_run_in_which_a_descriptor_is_not_given_back_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file with the name of a queue that is not durable is abandoned, as nobody syncs it."""
+    visit = (300, "guest", 0, "paged")
+    assert run_schedule(schedule(visit, guests=1)).violations == []
+    abandon = SimulatedFile.abandon
+    monkeypatch.setattr(
+        SimulatedFile, "abandon", lambda file: file.close() if file.path.endswith(STUB_NAME) else abandon(file)
+    )
+    outcome = run_schedule(schedule(visit, guests=1))
+    assert [violation.kind for violation in outcome.violations] == ["leak"] * len(outcome.violations) != []
+    assert "dropped without being closed" in outcome.violations[0].text

@@ -26,7 +26,7 @@ def test_every_kind_is_drawn_and_can_be_done() -> None:
 
 def test_what_was_drawn_before_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [draw_schedule(seed) for seed in SEEDS]
-    for name in ("draw_troubles", "draw_settings", "draw_fan_outs"):
+    for name in ("draw_troubles", "draw_settings", "draw_fan_outs", "draw_visits"):
         monkeypatch.setattr(drawing, name, lambda *_: [])
     before = [draw_schedule(seed) for seed in SEEDS]
     assert [schedule.personality for schedule in now] == [schedule.personality for schedule in before]
