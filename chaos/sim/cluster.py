@@ -12,9 +12,10 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from chaos.sim.disk_faults import DiskFaults
 from chaos.sim.happenings import DOWN, EVERYTHING, PAUSED
 from chaos.sim.loop import Process, SimulatedLoop
-from chaos.sim.machine import AMQP_PORT, DATA_DIR, DISK_BYTES, MEMORY_BYTES, USED_MEMORY_BYTES, AdminDoor, Machine
+from chaos.sim.machine import AMQP_PORT, DATA_DIR, MEMORY_BYTES, USED_MEMORY_BYTES, AdminDoor, Machine
 from chaos.sim.network import Address, Link, Network
 from chaos.sim.schedule import Personality, node_name
 from cluster.composition import Node, compose_node
@@ -35,7 +36,7 @@ RESTART_PAUSE_S = 1.0
 OPERATOR_S = 4.0
 
 
-class SimulatedCluster:
+class SimulatedCluster(DiskFaults):
     """See the module text. All nodes run what `cluster.composition.compose_node` makes."""
 
     def __init__(self, loop: SimulatedLoop, personality: Personality, seed: int) -> None:
@@ -144,6 +145,7 @@ class SimulatedCluster:
             if machine.is_joining and "delete its data directory" in reason:
                 machine.is_forgotten = True
             self._end(machine, is_silent=self._stopping_hosts.pop(machine.name, None) is process)
+            machine.disk.lose_handles()
             is_expected = is_suspect or machine.disk_before is not None or machine.is_forgotten or machine.is_joining
             if reason and machine.is_downgraded and "upgrade this node" in reason:
                 self._install(machine, NEWEST_PROTOCOL)
@@ -355,55 +357,6 @@ class SimulatedCluster:
         return bool(self._slowness)
 
     # --- disks ---
-
-    def slow_disk(self, name: str, factor: int) -> None:
-        self.machines[name].disk_slowness = factor
-        self._tell(f"the disk of {name} is {factor} times slower", name, begins="slow disk")
-
-    def slow_disk_end(self, name: str) -> None:
-        self.machines[name].disk_slowness = 1.0
-        self._tell(f"the disk of {name} is quick again", name, ends="slow disk")
-
-    def full_disk(self, name: str, left_bytes: int = 0) -> None:
-        """But for so much: what is small may still find room when what is large does not."""
-        self._spoil(name).capacity_bytes = self.machines[name].disk.used_bytes + left_bytes
-        self._tell(f"the disk of {name} has {left_bytes} bytes left", name, begins="full disk")
-
-    def full_disk_end(self, name: str) -> None:
-        self.machines[name].disk.capacity_bytes = DISK_BYTES
-        self._tell(f"the disk of {name} has room again", name, ends="full disk")
-
-    def fail_sync(self, name: str, place: str | None = None) -> None:
-        """The next sync of anything fails, and the machine needs a new process. With a ``place``: of files with this in
-        their paths, and only that one."""
-        disk = self._spoil(name)
-        if place is None:
-            disk.fail_sync_after = disk.operations
-        else:
-            disk.fail_syncs, disk.fails_one_sync = place, True
-        self.machines[name].has_refused = True
-        self._tell(f"syncs of {name} fail" if place is None else f"a sync of {name} in {place} fails", name)
-
-    def fail_sync_end(self, name: str) -> None:
-        disk = self.machines[name].disk
-        disk.fail_sync_after = disk.fail_syncs = None
-        disk.fails_one_sync = False
-        self._tell(f"syncs of {name} succeed again", name)
-
-    def fail_writes(self, name: str, place: str) -> None:
-        """Files with this in their paths cannot be written."""
-        self._spoil(name).fail_writes = place
-        self.machines[name].has_refused = True
-        self._tell(f"the disk of {name} fails to write {place}", name, begins="failing disk")
-
-    def fail_writes_end(self, name: str) -> None:
-        self.machines[name].disk.fail_writes = None
-        self._tell(f"the disk of {name} takes writes again", name, ends="failing disk")
-
-    def _spoil(self, name: str) -> SimulatedDisk:
-        machine = self.machines[name]
-        machine.is_disk_suspect = True
-        return machine.disk
 
     def wipe(self, name: str) -> None:
         """Its node begins again on an empty disk; nothing if no other machine had one that remembers.

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from chaos.sim.schedule import EXCLUSIVE, FIRST, TOLD, WIRING_KINDS, Personality, Schedule, Step, node_name
+from chaos.sim.troubles import draw_fan_outs, draw_settings, draw_troubles, draw_visits
 
 #: Messages of one publish step at most.
 BURST_MAX = 12
@@ -494,6 +495,16 @@ class _Drawing:
             self.at(at_ms + chance.choice((500, 4_000, 7_000)), "forget", node)
             self.at(at_ms + chance.uniform(9_000, 12_000), "wipe_end", node)
 
+    # --- what came to be drawn later ---
+
+    def later_kinds(self) -> None:
+        """See `chaos.sim.troubles`."""
+        p, end_ms = self.personality, self.end_ms
+        self.steps += draw_troubles(drawn_for(self.seed, "troubles"), p.nodes, end_ms, self.share)
+        self.steps += draw_settings(drawn_for(self.seed, "settings"), p, end_ms)
+        self.steps += draw_fan_outs(drawn_for(self.seed, "fan-outs"), p, end_ms, self.steps)
+        self.steps += draw_visits(drawn_for(self.seed, "visits"), p, end_ms)
+
     # --- faults between a client and a node ---
 
     def _client_cut(self, _kind: str, at_ms: float, end_ms: float) -> None:
@@ -561,6 +572,7 @@ def draw_schedule(seed: int, nodes: int = 3, operations: int = 200, length_ms: i
     drawing.faults()
     drawing.upgrades()
     drawing.replacements()
+    drawing.later_kinds()
     # Python's sort keeps the order in which steps of one time were drawn.
     steps = tuple(sorted(drawing.steps, key=lambda step: step.at_ms))
     return Schedule(seed, personality, steps, max([length_ms, *(step.at_ms for step in steps)]) + 1)

@@ -7,6 +7,7 @@
 3. *Liveness.* Through every node, on every queue: declare, consume, publish with a confirm, be delivered, acknowledge.
    A node's queues are tried side by side, on channels of one connection.
 4. *Stillness.* The copies must be equal again, to the byte, and no master may have changed since the heal was over.
+5. *Nothing is left* of what nobody owns any more (`chaos.sim.leaks`).
 
 Only then the history is judged.
 """
@@ -27,6 +28,7 @@ from chaos.sim.convergence import (
     why_not_converged,
 )
 from chaos.sim.insides import route_to
+from chaos.sim.leaks import what_is_left, why_not_given_back
 from chaos.sim.machine import sync_queue
 from chaos.sim.stage import Stage, queue_name, queue_number
 from chaos.workload.message_id import MIN_BODY_BYTES, MessageId, encode_body
@@ -45,6 +47,8 @@ DRAIN_LIMIT_S = 60.0
 SERVICE_LIMIT_S = 10.0
 #: For copies to be equal after the last acknowledgement.
 SETTLING_LIMIT_S = 10.0
+#: For what nobody owns to be given back: a compaction that has failed is tried again after ten seconds.
+GIVING_BACK_LIMIT_S = 20.0
 #: Publisher number of what is published in the end.
 PROBER = 1000
 
@@ -69,7 +73,8 @@ class Ending:
         for client in stage.clients():
             client.stop()
         stage.loop.run_until(stage.loop.now_s + PARTING_S)
-        return stage.finish(self._drain(), DRAIN_LIMIT_S, "the drain") and self._serve() and self._hold_still(before)
+        is_served = stage.finish(self._drain(), DRAIN_LIMIT_S, "the drain") and self._serve()
+        return is_served and self._hold_still(before) and self._give_back()
 
     # --- convergence ---
 
@@ -240,4 +245,16 @@ class Ending:
         changed = {queue for queue, master in before.items() if after.get(queue) != master}
         if changed:
             stage.violate("unsteady", f"without any fault, {before} has become {after}")
+        return not stage.violations
+
+    # --- nothing is left ---
+
+    def _give_back(self) -> bool:
+        stage = self._stage
+        end_s = stage.loop.now_s + GIVING_BACK_LIMIT_S
+        while why_not_given_back(stage.cluster) and stage.loop.now_s < end_s and not stage.violations:
+            stage.loop.run_until(stage.loop.now_s + LOOK_S)
+        if not stage.violations:
+            for left in what_is_left(stage.cluster):
+                stage.violate("leak", left)
         return not stage.violations

@@ -135,24 +135,34 @@ class Guest(Visitor):
         return not self._staying
 
     def visit(self, kind: str) -> None:
+        """``kind``: "exclusive", "auto_delete", or "paged": exclusive, not durable, and its messages are on the
+        disk before somebody consumes them."""
         self._visits += 1
-        self.process.create_task(self._visit(f"{self.name}.{self._visits}", kind == "exclusive"))
+        is_paged = kind == "paged"
+        self.process.create_task(self._visit(f"{self.name}.{self._visits}", is_paged or kind == "exclusive", is_paged))
 
-    async def _visit(self, name: str, is_exclusive: bool) -> None:
+    async def _visit(self, name: str, is_exclusive: bool, is_paged: bool) -> None:
         self._staying += 1
 
         async def use(channel: Channel) -> None:
             if not is_exclusive:
                 self.may_stay[name] = None  # until it has had a consumer
-            await channel.declare(name, exclusive=is_exclusive, auto_delete=not is_exclusive)
+            sent = [b"%d" % number for number in range(5)]
+            arguments = {"x-queue-mode": "lazy"} if is_paged else {}
+            await channel.declare(
+                name, durable=not is_paged, arguments=arguments, exclusive=is_exclusive, auto_delete=not is_exclusive
+            )
+            if is_paged:
+                for body in sent:
+                    channel.publish(name, body)
+                await asyncio.sleep(STAY_S)
             await channel.consume(name, "tag", no_ack=True)
             if self._is_remembered:
                 self.may_stay.pop(name, None)
             self.world.note("an exclusive queue was used" if is_exclusive else "an auto-delete queue was used")
             got: list[bytes] = []
             channel.on_deliver = lambda delivered: got.append(delivered.body)
-            sent = [b"%d" % number for number in range(5)]
-            for body in sent:
+            for body in () if is_paged else sent:
                 channel.publish(name, body)
             await asyncio.sleep(STAY_S)
             # Without acknowledgements a failover loses what was on its way; the master of an exclusive queue has none.

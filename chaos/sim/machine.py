@@ -68,12 +68,15 @@ class SimulatedWorker:
         process: Process,
         takes_s: Callable[[], float],
         on_done: Callable[[float], None] = lambda _begin_s: None,
+        until_moving: Callable[[Callable[[], object]], bool] = lambda _go_on: False,
     ) -> None:
-        """``on_done`` is told, when a job has taken effect, when it began."""
+        """``on_done`` is told, when a job has taken effect, when it began. ``until_moving``: whether the disk hangs; if
+        it does it calls what it was given when it moves again."""
         self._loop = loop
         self._process = process
         self._takes_s = takes_s
         self._on_done = on_done
+        self._until_moving = until_moving
         self._free_at_s = 0.0
 
     def run(self, job: Callable[[], None]) -> asyncio.Future[None]:
@@ -84,6 +87,8 @@ class SimulatedWorker:
         self._free_at_s = begin_s + takes_s
 
         def work() -> None:
+            if self._until_moving(lambda: self._process.call_soon(work)):
+                return
             error: BaseException | None = None
             try:
                 job()
@@ -124,7 +129,7 @@ class SimulatedProbe:
         return max(0, self._disk().free_bytes(DATA_DIR))
 
     def can_open_files(self, count: int) -> bool:
-        return True
+        return self._disk().descriptors.has_room_for(count)
 
     def return_memory(self) -> None:
         """Nothing was taken."""
@@ -306,6 +311,8 @@ class Machine:
         self.config = node_config(name, personality)
         #: Of the disk: so many times slower than it is.
         self.disk_slowness = 1.0
+        #: What goes on when the disk moves again; ``None``: it does not hang.
+        self._stuck: list[Callable[[], object]] | None = None
         #: The disk has been full or refused something in this life of the node.
         self.is_disk_suspect = False
         #: In this life the disk has refused to write or to sync, or is going to.
@@ -334,7 +341,8 @@ class Machine:
         draw, range_s = chance.random, longest_s - shortest_s
         self.process = self._loop.start_process(self.name, lambda: shortest_s + range_s * draw())
         self.is_disk_suspect = self.is_disk_bad
-        self.has_refused = self.disk.fail_writes is not None or self.disk.fails_syncs
+        disk = self.disk
+        self.has_refused = disk.fail_writes is not None or disk.fail_reads is not None or disk.fails_syncs
         return self.process
 
     def _chance_of(self, what: str) -> Random:
@@ -348,13 +356,37 @@ class Machine:
     def is_disk_bad(self) -> bool:
         """It is full, or refuses something."""
         disk = self.disk
-        return disk.capacity_bytes < DISK_BYTES or disk.fails_syncs or disk.fail_writes is not None
+        is_short = disk.capacity_bytes < DISK_BYTES or disk.full_for is not None or disk.open_limit is not None
+        is_failing = disk.fails_syncs or disk.fail_writes is not None or disk.fail_reads is not None
+        return is_short or is_failing or self._stuck is not None
 
     def mend_disk(self) -> None:
         """As good as new, but for what is on it."""
+        disk = self.disk
         self.disk_slowness = 1.0
-        self.disk.capacity_bytes = DISK_BYTES
-        self.disk.fail_sync_after = self.disk.fail_writes = self.disk.on_operation = None
+        disk.capacity_bytes = DISK_BYTES
+        disk.fail_sync_after = disk.fail_writes = disk.fail_syncs = disk.fail_reads = disk.on_operation = None
+        disk.full_for = disk.open_limit = None
+        disk.fails_one_sync = False
+        self.move_disk()
+
+    def hang_disk(self) -> None:
+        """Whatever is to be synced waits, also of later lives, until `move_disk`."""
+        if self._stuck is None:
+            self._stuck = []
+
+    def move_disk(self) -> None:
+        """What has waited goes on."""
+        stuck, self._stuck = self._stuck or (), None
+        for go_on in stuck:
+            go_on()
+
+    def _until_moving(self, go_on: Callable[[], object]) -> bool:
+        """Whether the disk hangs; ``go_on`` is called when it moves again."""
+        if self._stuck is None:
+            return False
+        self._stuck.append(go_on)
+        return True
 
     def crash_in(self, operations: int, end: Callable[[], None]) -> None:
         """In so many operations of the disk from now, the process ends before it hears of the last one.
@@ -412,7 +444,8 @@ class Machine:
 
         def worker(name: str) -> SimulatedWorker:
             is_of_queues = name == "sync" and self._personality.is_flush
-            return SimulatedWorker(self._loop, process, sync_s, synced if is_of_queues else lambda _begin_s: None)
+            on_done = synced if is_of_queues else lambda _begin_s: None
+            return SimulatedWorker(self._loop, process, sync_s, on_done, self._until_moving)
 
         return World(
             disk=self.disk,

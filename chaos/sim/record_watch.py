@@ -122,7 +122,8 @@ class RecordWatch:
         #: Of every index, which request it carried; and the last that was told.
         self._requests: dict[int, object] = {}
         self._last_index = 0
-        self._names: dict[QueueId, int] = {}
+        #: Identity of every queue of the workload -> its number.
+        self.numbers: dict[QueueId, int] = {}
         #: Queue of the workload -> its identity, and the epoch that each queue is in.
         self.ids: dict[int, QueueId] = {}
         self.epochs: dict[QueueId, Epoch] = {}
@@ -180,14 +181,14 @@ class RecordWatch:
         if isinstance(event, QueueCreated):
             number = self._queue_number(event.queue.name)
             if number is not None:
-                self._names[event.queue.queue_id] = number
+                self.numbers[event.queue.queue_id] = number
                 self.ids[number] = event.queue.queue_id
                 self._decisions.setdefault(number, []).append((self._last_index, self._log.now_us()))
                 self.epochs[event.queue.queue_id] = event.mastership.epoch
                 self._hold(number, event.mastership, is_interruption=True)
         elif isinstance(event, QueueDeleted):
             self._check_epoch(event.queue.queue_id, request)
-            number = self._names.pop(event.queue.queue_id, None)
+            number = self.numbers.pop(event.queue.queue_id, None)
             if number is not None:
                 self._deleted(number, event.queue.queue_id, request)
         elif isinstance(event, MemberChanged):
@@ -235,7 +236,7 @@ class RecordWatch:
             self._elected(state, request, old, new)
         self._note_change(old, new)
         self._tell_change(state, old, new)
-        number = self._names.get(event.queue_id)
+        number = self.numbers.get(event.queue_id)
         if number is None:
             return
         if new.lossy_promotions > old.lossy_promotions:

@@ -35,7 +35,7 @@ from chaos.sim.sometimes import seen_in_log
 from chaos.sim.stage import VIOLATIONS_MAX, Stage, place, policy_record, queue_number
 from chaos.sim.steps import Steps
 from chaos.sim.taps import Listener
-from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE, SessionMark, Surroundings
+from chaos.sim.workload import FAN_KEY, RECONNECT_PAUSE_S, TROUBLE, SessionMark, Surroundings
 from chaos.workload.message_id import decode_body
 from cluster.composition import Node
 from cluster.metadata.errors import MalformedCommandError
@@ -43,6 +43,7 @@ from cluster.mirroring import master, mirror, promotion, turn
 from cluster.sessions.routes import RouteState
 from cluster.transport import outbox
 from node.errors import StorageError, WarrenError
+from node.ids import QueueId
 from node.message import Message
 from node.queues import digests, local_replica
 from node.store.disk.simulated import SimulatedCrashError
@@ -113,7 +114,7 @@ class Run:
         self.records.on_forgotten, self.records.on_joined = cluster.forgotten, cluster.joined
         self.records.is_alone, self.records.on_let_in = cluster.is_alone, cluster.let_in
         self._limits = world.history.process(ProcKind.OBSERVER, "limits")
-        self._handed_out: list[tuple[HandOut, Sequence[Message]]] = []
+        self._handed_out: list[tuple[HandOut, Sequence[Message], QueueId]] = []
         self._listener = Listener(
             self.records,
             note,
@@ -168,29 +169,30 @@ class Run:
             kind = "contained mistake" if is_mistake else "error"
             self.stage.violate(kind, f"{where}: {text}: {error!r}{place(error)}")
 
-    def _dropped(self, kind: Kind, dropped: Sequence[Message]) -> None:
-        """These have left their queue legally."""
+    def _dropped(self, kind: Kind, dropped: Sequence[Message], queue_id: QueueId) -> None:
+        """These have left this queue legally."""
         if kind == Kind.DROP and self.schedule.personality.overflow == "reject-publish":
             self.stage.violate("dropped", f"{len(dropped)} messages of a queue that only refuses what is new")
-        for queue, pub_id, seq, attempt in self._attempts(dropped):
+        for queue, pub_id, seq, attempt in self._attempts(dropped, queue_id):
             self._limits.record(kind, queue_id=queue, pub_id=pub_id, seq=seq, attempt=attempt)
 
-    def _hand_out(self, epoch: int, messages: Sequence[Message]) -> None:
+    def _hand_out(self, epoch: int, messages: Sequence[Message], queue_id: QueueId) -> None:
         """By the master of this epoch."""
-        self._handed_out.append((HandOut(self._limits.now_us(), epoch), messages))
+        self._handed_out.append((HandOut(self._limits.now_us(), epoch), messages, queue_id))
 
     def _hand_outs(self) -> dict[AttemptKey, list[HandOut]]:
         hand_outs: dict[AttemptKey, list[HandOut]] = {}
-        for hand_out, messages in self._handed_out:
-            for key in self._attempts(messages):
+        for hand_out, messages, queue_id in self._handed_out:
+            for key in self._attempts(messages, queue_id):
                 hand_outs.setdefault(key, []).append(hand_out)
         return hand_outs
 
-    def _attempts(self, messages: Sequence[Message]) -> Iterator[AttemptKey]:
-        """Which these are, of those that are of the workload."""
+    def _attempts(self, messages: Sequence[Message], queue_id: QueueId) -> Iterator[AttemptKey]:
+        """Which these of a queue are, of those that are of the workload."""
         for each in messages:
             message, _ = decode_body(self.world.run_tag, each.body)
-            queue = queue_number(each.routing_key)
+            is_fanned_out = each.routing_key == FAN_KEY
+            queue = self.records.numbers.get(queue_id) if is_fanned_out else queue_number(each.routing_key)
             if message is not None and queue is not None:
                 yield queue, message.pub_id, message.seq, message.attempt
 

@@ -17,7 +17,7 @@ from chaos.sim.judge import Violation
 from chaos.sim.loop import SimulatedLoop
 from chaos.sim.schedule import Personality, Schedule
 from chaos.sim.sometimes import Sightings
-from chaos.sim.workload import Client, Publisher, Surroundings
+from chaos.sim.workload import FAN_KEY, Client, Publisher, Surroundings, fan_name
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_port import AdminPort
 from node.errors import WarrenError
@@ -27,7 +27,7 @@ from node.store.disk.simulated import SimulatedCrashError
 #: Of a run that fails early, the first violations say it all.
 VIOLATIONS_MAX = 20
 #: Steps that end no master.
-CALM = frozenset({"publish", "consume", "cancel", "recover", "give_back", "flow"})
+CALM = frozenset({"publish", "fan_out", "consume", "cancel", "recover", "give_back", "flow"})
 #: An operator gives a node so long.
 OPERATOR_TIMEOUT_S = 5.0
 VHOST = "/"
@@ -96,6 +96,8 @@ class Stage:
             )
             for number in range(p.consumers)
         ]
+        #: Queues that messages are to go to together.
+        self._fans = sorted({tuple(step.args[1]) for step in self.schedule.steps if step.kind == "fan_out"})
         if self.on_line is not None or self.on_happening is not None:
             self.world.history.on_event = self.client_event
         self.visitor = Visitor("v", self.world, queue_name)
@@ -166,6 +168,10 @@ class Stage:
 
         async def ask(channel: Channel) -> None:
             await channel.declare(queue_name(queue), arguments=arguments)
+            for fan in self._fans:
+                if queue in fan:
+                    await channel.declare_exchange(fan_name(fan))
+                    await channel.bind(queue_name(queue), fan_name(fan), FAN_KEY)
 
         await self.visitor.insist(ask)
 

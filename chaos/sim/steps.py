@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,11 @@ class Steps:
     ) -> None:
         client = self._stage.publishers[publisher]
         client.tell(queue, burst, body_bytes, bool(is_persistent), bool(is_mandatory))
+
+    def _fan_out(self, publisher: int, queues: Sequence[int], burst: int, body_bytes: int, is_persistent: int) -> None:
+        """Each message to all of these queues, through an exchange."""
+        client = self._stage.publishers[publisher]
+        client.tell(queues[0], burst, body_bytes, bool(is_persistent), fan=tuple(queues))
 
     def _nowhere(self, publisher: int) -> None:
         """Mandatory, to a queue that does not exist."""

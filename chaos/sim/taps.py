@@ -117,8 +117,8 @@ class Listener:
         note: Note,
         *,
         loop: SimulatedLoop,
-        dropped: Callable[[Kind, Sequence[Message]], None],
-        handed_out: Callable[[Epoch, Sequence[Message]], None],
+        dropped: Callable[[Kind, Sequence[Message], QueueId], None],
+        handed_out: Callable[[Epoch, Sequence[Message], QueueId], None],
         look: Callable[[Process], object],
         is_something_wrong: Callable[[], bool],
         votes: RaftWatch,
@@ -219,7 +219,7 @@ class Listener:
     def _about_to_purge(self, process: QueueProcess) -> None:
         """Whatever no channel holds. (It is gone in steps: what was taken over from dead channels comes last.)"""
         held = _held(process)
-        self._dropped(Kind.PURGE, _messages(process, lambda at: at not in held))
+        self._dropped(Kind.PURGE, _messages(process, lambda at: at not in held), process.record.queue_id)
 
     def _purged(self, _process: QueueProcess, count: int) -> None:
         if count:
@@ -228,11 +228,11 @@ class Listener:
     def _getting(self, is_getting: bool) -> None:
         self._is_getting = is_getting
 
-    def _got(self, _process: QueueProcess, delivery: Delivery | None, _channel: object, no_ack: bool) -> None:
+    def _got(self, process: QueueProcess, delivery: Delivery | None, _channel: object, no_ack: bool) -> None:
         """What was fetched for it is excused only as far as it was handed out."""
         if delivery is not None and no_ack:
             self._note("a message was got without acknowledgement")
-            self._dropped(Kind.EXPIRE, [delivery.message])
+            self._dropped(Kind.EXPIRE, [delivery.message], process.record.queue_id)
 
     def _sealed(self, process: QueueProcess, _ready: int, if_unused: bool = False, if_empty: bool = False) -> None:
         """As empty, if that was asked for: what channels hold is no hindrance, and goes with the queue."""
@@ -242,7 +242,7 @@ class Listener:
         self._records.sealed(
             process.record.queue_id,
             backing_queue.record.epoch,
-            (lambda: self._dropped(Kind.EXPIRE, held)) if if_empty else None,
+            (lambda: self._dropped(Kind.EXPIRE, held, process.record.queue_id)) if if_empty else None,
         )
 
     def _about_to_drop(self, queue: MirroredQueue, *_: object) -> None:
@@ -251,10 +251,11 @@ class Listener:
         positions = [at for segment, _ in local.live_counts() for at in local.live_positions(segment)]
         self._droppable = dict(local.read(positions))
 
-    def _dropped_by_limit(self, _queue: MirroredQueue, dropped: Sequence[SeqId], *_: object) -> None:
+    def _dropped_by_limit(self, queue: MirroredQueue, dropped: Sequence[SeqId], *_: object) -> None:
         if dropped:
             self._note("a limit dropped the oldest")
-            self._dropped(Kind.DROP, [decode_envelope(self._droppable[seq_id])[0] for seq_id in dropped])
+            messages = [decode_envelope(self._droppable[seq_id])[0] for seq_id in dropped]
+            self._dropped(Kind.DROP, messages, queue.record.queue_id)
         self._droppable = {}
 
     def _repeated(self, _queue: MirroredQueue, _result: None, *_: object) -> None:
@@ -272,21 +273,23 @@ class Listener:
 
     def _discarded(self, queue: MirroredQueue, _result: None, publications: Sequence[Publication]) -> None:
         messages = [publication.message for publication in publications]
-        self._handed_out(queue.record.epoch, messages)
-        self._dropped(Kind.EXPIRE, messages)
+        self._handed_out(queue.record.epoch, messages, queue.record.queue_id)
+        self._dropped(Kind.EXPIRE, messages, queue.record.queue_id)
 
     def _fetched(
         self, queue: MirroredQueue, deliveries: Sequence[Delivery], _count_max: int, is_ack_required: bool, *_: int
     ) -> None:
-        if deliveries:
-            self._handed_out(queue.record.epoch, [delivery.message for delivery in deliveries])
-        if not is_ack_required and deliveries and not self._is_getting:
-            self._dropped(Kind.EXPIRE, [delivery.message for delivery in deliveries])
+        messages = [delivery.message for delivery in deliveries]
+        if messages:
+            self._handed_out(queue.record.epoch, messages, queue.record.queue_id)
+        if not is_ack_required and messages and not self._is_getting:
+            self._dropped(Kind.EXPIRE, messages, queue.record.queue_id)
 
     def _delivered_at_once(
         self, queue: MirroredQueue, _deliveries: object, publications: Sequence[Publication]
     ) -> None:
-        self._handed_out(queue.record.epoch, [publication.message for publication in publications])
+        messages = [publication.message for publication in publications]
+        self._handed_out(queue.record.epoch, messages, queue.record.queue_id)
 
     def _sync_cancelled(self, queue: MirroredQueue) -> None:
         if queue.sync_progress() is not None:

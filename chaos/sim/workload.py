@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import NamedTuple
 from zlib import crc32
@@ -31,6 +31,8 @@ CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 20.0
 #: So often a publisher tries again what was refused: a queue may be full for ever.
 REFUSALS_MAX = 2
+#: Routing key of what goes to several queues.
+FAN_KEY = "to all"
 TROUBLE = (ClosedError, OSError, TimeoutError)
 
 
@@ -189,6 +191,11 @@ class Client:
         """The channel is gone."""
 
 
+def fan_name(queues: Sequence[int]) -> str:
+    """The exchange that takes a message to each of these."""
+    return f"fan {' '.join(map(str, queues))}"
+
+
 class Item(NamedTuple):
     """One message that is to be published, and how often it was tried."""
 
@@ -200,6 +207,13 @@ class Item(NamedTuple):
     is_mandatory: bool = False
     #: How often the broker has refused it.
     refusals: int = 0
+    #: All queues that it goes to, through an exchange (`fan_name`); empty: the one, by the default exchange.
+    fan: tuple[int, ...] = ()
+
+    @property
+    def queues(self) -> tuple[int, ...]:
+        """Where it goes."""
+        return self.fan or (self.queue,)
 
 
 class Publisher(Client):
@@ -216,10 +230,19 @@ class Publisher(Client):
         #: By sequence number of the channel.
         self._outstanding: dict[int, Item] = {}
 
-    def tell(self, queue: int, burst: int, body_bytes: int, is_persistent: bool, is_mandatory: bool = False) -> None:
+    def tell(
+        self,
+        queue: int,
+        burst: int,
+        body_bytes: int,
+        is_persistent: bool,
+        is_mandatory: bool = False,
+        *,
+        fan: tuple[int, ...] = (),
+    ) -> None:
         for _ in range(burst):
             self.last_seq += 1
-            self._due.append(Item(queue, self.last_seq, 1, body_bytes, is_persistent, is_mandatory))
+            self._due.append(Item(queue, self.last_seq, 1, body_bytes, is_persistent, is_mandatory, fan=fan))
         self.process.call_soon(self._publish)
 
     @property
@@ -242,12 +265,16 @@ class Publisher(Client):
             body = encode_body(self.world.run_tag, message, max(item.body_bytes, MIN_BODY_BYTES))
             self._outstanding[channel.published + 1] = item
             if not item.is_persistent:
-                self.world.transient.add((item.queue, self.number, item.seq, item.attempt))
+                self.world.transient.update((queue, self.number, item.seq, item.attempt) for queue in item.queues)
             if item.attempt > 1:
                 self.world.note("a message was published again")
             self._record(Kind.PUB_INVOKE, item)
             channel.publish(
-                self._queue_name(item.queue), body, is_persistent=item.is_persistent, mandatory=item.is_mandatory
+                FAN_KEY if item.fan else self._queue_name(item.queue),
+                body,
+                exchange=fan_name(item.fan) if item.fan else "",
+                is_persistent=item.is_persistent,
+                mandatory=item.is_mandatory,
             )
 
     def _returned(self, returned: Delivered) -> None:
@@ -270,7 +297,8 @@ class Publisher(Client):
         for number in answered:
             item = self._outstanding.pop(number)
             self._record(Kind.CONFIRM if is_ack else Kind.NACK, item, sent_us)
-            self.world.on_moment("confirm", item.queue)
+            for queue in item.queues:
+                self.world.on_moment("confirm", queue)
             if not is_ack:
                 self.world.note("a publish was refused")
                 if item.refusals < REFUSALS_MAX:
@@ -292,13 +320,14 @@ class Publisher(Client):
             self.process.call_later(RECONNECT_PAUSE_S, self._publish)
 
     def _record(self, kind: Kind, item: Item, sent_us: int | None = None) -> None:
-        self.log.record(
-            kind,
-            t_lo_us=sent_us,
-            queue_id=item.queue,
-            pub_id=self.number,
-            seq=item.seq,
-            attempt=item.attempt,
-            channel_id=self.channel_id,
-            body_bytes=item.body_bytes,
-        )
+        for queue in item.queues:
+            self.log.record(
+                kind,
+                t_lo_us=sent_us,
+                queue_id=queue,
+                pub_id=self.number,
+                seq=item.seq,
+                attempt=item.attempt,
+                channel_id=self.channel_id,
+                body_bytes=item.body_bytes,
+            )

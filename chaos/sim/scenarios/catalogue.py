@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chaos.sim.drawing import draw_schedule
-from chaos.sim.scenarios import disks, failovers, operators
+from chaos.sim.scenarios import disks, failovers, operators, sharing, shortages
 from chaos.sim.scenarios.scene import Scenario
 from chaos.sim.schedule import Schedule
 
@@ -96,6 +96,13 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario(
             "small_frames", "turns that leave in many frames, and the master's death between", operators.small_frames
         ),
+        Scenario("descriptors", "nodes may open no more files, or few, for a while", shortages.descriptors),
+        Scenario("unreadable", "files of queues cannot be read for a while", shortages.unreadable),
+        Scenario("fan_out", "large messages are in several queues at once, and nodes end", sharing.fan_out),
+        Scenario("settings", "policies change version, mode and limits of queues under faults", sharing.settings),
+        Scenario("one_kind_full", "there is no room for one kind of files", shortages.one_kind_full),
+        Scenario("hung_disks", "no sync of a node returns for seconds", shortages.hung_disks),
+        Scenario("long_faults", "faults that outlast every timeout", shortages.long_faults, operations=20),
     )
 }
 

@@ -23,18 +23,22 @@ A full disk. Space is taken byte by byte, where something is written for the fir
 nothing, and a file that was extended has a hole there that costs when it is filled. A write for which there is no room
 puts down a prefix and raises: as long a one as there is room for, or what `prefix_of` makes of it. By how much the file
 has grown is cut off again, as in `node.store.disk.disk`.
+
+Descriptors (`node.store.disk.simulated_descriptors`) are counted as the system does: there can be a limit, and a file
+that is dropped without being closed is found out.
 """
 
 from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 
 from node.errors import DiskFullError, StorageError
 from node.store.disk.disk import DirectorySync, DiskFile
+from node.store.disk.simulated_descriptors import Descriptors
 from node.store.disk.simulated_inode import Inode, apply
+from node.store.disk.simulated_names import Directory, Move, apply_names, at_or_below, split_path
 
 
 class CrashStyle(enum.Enum):
@@ -50,55 +54,8 @@ class SimulatedCrashError(Exception):
     catch it but the test."""
 
 
-@dataclass(slots=True)
-class _Directory:
-    """Names of one directory; a value of ``None`` in ``pending`` takes a name away."""
-
-    names: dict[str, Inode] = field(default_factory=dict)
-    durable: dict[str, Inode] = field(default_factory=dict)
-    #: Each step is one atomic change of one or two names.
-    pending: list[dict[str, Inode | None]] = field(default_factory=list)
-
-    def change(self, step: dict[str, Inode | None]) -> None:
-        _apply_names(self.names, step)
-        self.pending.append(step)
-
-    def sync(self) -> None:
-        for step in self.pending:
-            _apply_names(self.durable, step)
-        self.pending.clear()
-
-
-@dataclass(slots=True)
-class _Move:
-    """A directory that was renamed."""
-
-    old_path: str
-    new_path: str
-    #: Parents that were not synced since.
-    unsynced: set[str]
-
-
-def _apply_names(names: dict[str, Inode], step: dict[str, Inode | None]) -> None:
-    for name, inode in step.items():
-        if inode is None:
-            names.pop(name, None)
-        else:
-            names[name] = inode
-
-
 def _all(size: int) -> int:
     return size
-
-
-def _at_or_below(paths: Iterable[str], path: str) -> list[str]:
-    """Those that are this directory or below it."""
-    return [each for each in paths if each == path or each.startswith(path + "/")]
-
-
-def _split(path: str) -> tuple[str, str]:
-    directory, _, name = path.rpartition("/")
-    return directory, name
 
 
 class SimulatedCut:
@@ -135,7 +92,17 @@ class SimulatedCut:
 class SimulatedFile:
     """`DiskFile` of a `SimulatedDisk`."""
 
-    __slots__ = ("_closed", "_disk", "_inode", "_is_abandoned", "_is_unsynced", "_life", "_path", "_size")
+    __slots__ = (
+        "_closed",
+        "_descriptor",
+        "_disk",
+        "_inode",
+        "_is_abandoned",
+        "_is_unsynced",
+        "_life",
+        "_path",
+        "_size",
+    )
 
     def __init__(self, disk: SimulatedDisk, path: str, inode: Inode, *, is_new: bool) -> None:
         self._disk = disk
@@ -146,7 +113,10 @@ class SimulatedFile:
         #: As far as this handle knows. Without, a closed one has given its descriptor up, like that of the system.
         self._is_unsynced = is_new
         self._size = len(inode.content)
-        disk.open_handles += 1
+        self._descriptor = disk.descriptors.take(path, inode)
+
+    def __del__(self) -> None:
+        self._disk.descriptors.dropped_one(self._descriptor)
 
     @property
     def path(self) -> str:
@@ -234,21 +204,17 @@ class SimulatedFile:
         for operation in self._inode.pending:
             apply(self._inode.durable, operation)
         self._inode.pending.clear()
-        self._give_back_if_done()
+        if self._closed:
+            self._disk.descriptors.give_back(self._descriptor)
 
     def close(self) -> None:
         self._closed = True
-        self._give_back_if_done()
+        if not self._is_unsynced:
+            self._disk.descriptors.give_back(self._descriptor)
 
     def abandon(self) -> None:
         self._closed = self._is_abandoned = True
-        self._give_back_if_done()
-
-    def _give_back_if_done(self) -> None:
-        is_done = self._closed and (self._is_abandoned or not self._is_unsynced)
-        if is_done and self._life == self._disk.life:
-            self._disk.open_handles -= 1
-            self._life = -1
+        self._disk.descriptors.give_back(self._descriptor)
 
     def _require_open(self) -> None:
         assert not self._closed, f"{self._path} is closed"
@@ -270,8 +236,9 @@ class SimulatedDisk:
     """`Disk` in memory. Directories themselves (`mkdir`) are durable at once; the names in them are not.
 
     Faults: `fail_writes`, `fail_syncs` and `fail_reads` take a substring of the paths that shall fail (``None``: none
-    does); `capacity_bytes` bounds the space that all files take, and `full_for` refuses it to some; `crash_after`
-    counts down operations that change something and raises `SimulatedCrashError` in the one that reaches zero.
+    does); `capacity_bytes` bounds the space that all files take, and `full_for` refuses it to some; `open_limit` bounds
+    the descriptors; `crash_after` counts down operations that change something and raises `SimulatedCrashError` in the
+    one that reaches zero.
     """
 
     def __init__(self, capacity_bytes: int = 1 << 40) -> None:
@@ -286,8 +253,8 @@ class SimulatedDisk:
         self.reads = 0
         #: Number of crashes; handles of an earlier life are dead.
         self.life = 0
-        #: Of this life, neither abandoned nor closed with all synced: each has a descriptor.
-        self.open_handles = 0
+        #: Of files of this life that are neither abandoned nor closed with all synced.
+        self.descriptors = Descriptors()
         #: Begun so far; every one of so many happens early (0: none).
         self.cuts = 0
         self.early_cut_every = 2
@@ -305,9 +272,9 @@ class SimulatedDisk:
         self.on_sync_failed: Callable[[StorageError], None] = lambda _error: None
         #: Called before each operation that changes something: a test may look at what a crash would leave just then.
         self.on_operation: Callable[[], None] | None = None
-        self._directories: dict[str, _Directory] = {}
+        self._directories: dict[str, Directory] = {}
         #: Renamed directories whose new names are not durable, in order.
-        self._moves: list[_Move] = []
+        self._moves: list[Move] = []
         #: Directories whose names are not durable since they were made, those above before those below.
         self._new: dict[str, None] = {}
 
@@ -353,9 +320,35 @@ class SimulatedDisk:
             if self.crash_after <= 0:
                 raise SimulatedCrashError(f"crash in operation {self.operations}")
 
+    # -- descriptors
+
+    @property
+    def open_handles(self) -> int:
+        """How many descriptors are taken."""
+        return len(self.descriptors)
+
+    @property
+    def open_limit(self) -> int | None:
+        """So many descriptors there may be; ``None``: as many as anybody wants. Outlives crashes, as a setting does."""
+        return self.descriptors.limit
+
+    @open_limit.setter
+    def open_limit(self, limit: int | None) -> None:
+        self.descriptors.limit = limit
+
+    def open_files(self) -> list[tuple[str, str | None]]:
+        """Of each descriptor, the path that was opened and where the file is now; ``None``: it has no name any more."""
+        paths = {
+            id(inode): f"{path}/{name}"
+            for path, directory in self._directories.items()
+            for name, inode in directory.names.items()
+        }
+        return [(path, paths.get(id(inode))) for path, inode in self.descriptors.taken()]
+
     # -- Disk
 
     def open(self, path: str) -> DiskFile:
+        self.descriptors.require_one("open", path)
         inode = self._inode(path)
         if inode is None:
             raise StorageError(f"open of {path} failed: No such file or directory (errno 2)")
@@ -364,14 +357,16 @@ class SimulatedDisk:
     def reread(self, path: str) -> None:
         inode = self._inode(path)
         if inode is not None:
+            self.descriptors.require_one("reading again", path)
             inode.reread()
         for name in self.list(path):
             self.reread(f"{path}/{name}")
 
     def create(self, path: str) -> DiskFile:
-        directory, name = _split(path)
+        directory, name = split_path(path)
         if directory not in self._directories:
             raise StorageError(f"open of {path} failed: No such file or directory (errno 2)")
+        self.descriptors.require_one("open", path)
         self.before_write(path, 0)
         inode = self._inode(path)
         if inode is None:
@@ -383,13 +378,13 @@ class SimulatedDisk:
         return SimulatedFile(self, path, inode, is_new=True)
 
     def rename(self, old_path: str, new_path: str) -> None:
-        old_directory, old_name = _split(old_path)
-        new_directory, new_name = _split(new_path)
+        old_directory, old_name = split_path(old_path)
+        new_directory, new_name = split_path(new_path)
         if old_path in self._directories:
             self._count()
             assert not self.list(new_path), "a directory is moved to where nothing is"
             self._move(old_path, new_path)
-            self._moves.append(_Move(old_path, new_path, {old_directory, new_directory}))
+            self._moves.append(Move(old_path, new_path, {old_directory, new_directory}))
             return
         assert old_directory == new_directory, "files are renamed inside their directory only"
         inode = self._inode(old_path)
@@ -399,14 +394,14 @@ class SimulatedDisk:
         self._directories[old_directory].change({old_name: None, new_name: inode})
 
     def _move(self, old_path: str, new_path: str) -> None:
-        for path in _at_or_below(self._directories, old_path):
+        for path in at_or_below(self._directories, old_path):
             self._directories[new_path + path[len(old_path) :]] = self._directories.pop(path)
-        for path in _at_or_below(self._new, old_path):
+        for path in at_or_below(self._new, old_path):
             del self._new[path]
             self._new[new_path + path[len(old_path) :]] = None
 
     def unlink(self, path: str) -> None:
-        directory, name = _split(path)
+        directory, name = split_path(path)
         if path in self._directories:
             raise StorageError(f"unlink of {path} failed: Is a directory (errno 21)")
         if self._inode(path) is not None:
@@ -414,7 +409,9 @@ class SimulatedDisk:
             self._directories[directory].change({name: None})
 
     def remove_directory(self, path: str) -> None:
-        for directory in _at_or_below(self._directories, path):
+        if path in self._directories:
+            self.descriptors.require_one("removal", path)
+        for directory in at_or_below(self._directories, path):
             for name in list(self._directories[directory].names):
                 self.unlink(f"{directory}/{name}")
             self._directories[directory].sync()
@@ -423,6 +420,8 @@ class SimulatedDisk:
         self._moves = [move for move in self._moves if move.new_path != path]
 
     def list(self, path: str) -> list[str]:
+        if path in self._directories:
+            self.descriptors.require_one("listing", path)
         below = {name[len(path) + 1 :].split("/")[0] for name in self._directories if name.startswith(path + "/")}
         directory = self._directories.get(path)
         return sorted(below | set(directory.names if directory else ()))
@@ -434,22 +433,23 @@ class SimulatedDisk:
         self._count()
         made: list[str] = []
         while path and path not in self._directories:
-            self._directories[path] = _Directory()
+            self._directories[path] = Directory()
             made.append(path)
-            path, _ = _split(path)
+            path, _ = split_path(path)
         # Whoever uses the disk has seen to what is at the top of it.
-        self._new |= dict.fromkeys(path for path in reversed(made) if _split(path)[0])
+        self._new |= dict.fromkeys(path for path in reversed(made) if split_path(path)[0])
 
     def sync_directory(self, path: str) -> None:
         directory = self._directories.get(path)
         if directory is not None:
+            self.descriptors.require_one("open", path)
             try:
                 self.before_sync(path, lambda: None)
             except StorageError as error:
                 self.on_sync_failed(error)
                 raise
             directory.sync()
-            for child in [child for child in self._new if _split(child)[0] == path]:
+            for child in [child for child in self._new if split_path(child)[0] == path]:
                 del self._new[child]
             for move in self._moves:
                 move.unsynced.discard(path)
@@ -505,13 +505,13 @@ class SimulatedDisk:
 
     def _begin_life(self) -> None:
         self.life += 1
-        self.open_handles = 0
+        self.descriptors.lose_all()
 
     def _undo_moves(self, kept: int) -> None:
         """All but the first ``kept`` never happened."""
         for move in reversed(self._moves[kept:]):
             # What was made in the old place afterwards was not durable either.
-            for path in _at_or_below(self._directories, move.old_path):
+            for path in at_or_below(self._directories, move.old_path):
                 del self._directories[path]
                 self._new.pop(path, None)
             self._move(move.new_path, move.old_path)
@@ -521,7 +521,7 @@ class SimulatedDisk:
         """With everything in them, synced or not: it has no name any more."""
         for path in self._new:
             if path in self._directories and (style is CrashStyle.DROP or rng.random() < 0.5):
-                for lost in _at_or_below(self._directories, path):
+                for lost in at_or_below(self._directories, path):
                     del self._directories[lost]
         self._new.clear()
 
@@ -541,12 +541,12 @@ class SimulatedDisk:
             return {name: inode and inodes[id(inode)] for name, inode in names.items()}
 
         for path, directory in self._directories.items():
-            made = other._directories[path] = _Directory()
-            _apply_names(made.names, twins(directory.names))
-            _apply_names(made.durable, twins(directory.durable))
+            made = other._directories[path] = Directory()
+            apply_names(made.names, twins(directory.names))
+            apply_names(made.durable, twins(directory.durable))
             made.pending = [twins(step) for step in directory.pending]
         other._new = dict(self._new)
-        other._moves = [_Move(move.old_path, move.new_path, set(move.unsynced)) for move in self._moves]
+        other._moves = [Move(move.old_path, move.new_path, set(move.unsynced)) for move in self._moves]
         return other
 
     def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
@@ -579,7 +579,7 @@ class SimulatedDisk:
         return [(offset, data) for offset, data in inode.pending if data is not None] if inode is not None else []
 
     def _inode(self, path: str) -> Inode | None:
-        directory, name = _split(path)
+        directory, name = split_path(path)
         entry = self._directories.get(directory)
         return entry.names.get(name) if entry else None
 

@@ -268,54 +268,41 @@ def test_a_directory_that_cannot_be_moved_stays(harness: StoreHarness, monkeypat
     assert harness.crash().ready == 20
 
 
-class Descriptors:
-    """The process has none left while this is entered: nothing is opened or listed."""
-
-    def __init__(self, harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._disk, self._monkeypatch = harness.disk, monkeypatch
-
-    def __enter__(self) -> None:
-        def refuse(path: str) -> list[str]:
-            if self._disk.exists(path):
-                raise OpenFilesError(f"open of {path} failed: Too many open files (errno 24)")
-            return []
-
-        for name in ("open", "create", "list"):
-            self._monkeypatch.setattr(self._disk, name, refuse)
-
-    def __exit__(self, *_: object) -> None:
-        self._monkeypatch.undo()
-
-
 @pytest.mark.parametrize("count", [10, 40])  # in a journal of version 1, and in segments
 def test_a_queue_that_is_deleted_while_there_is_no_descriptor_is_gone_when_there_is_one(
-    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, count: int
+    harness: StoreHarness, count: int
 ) -> None:
     queue, other = fan_out(harness, count)
     other.delete()
-    with Descriptors(harness, monkeypatch):
-        queue.delete()
-        harness.sync()
-        for tick in range(5):
-            harness.store.maintain(tick)
+    harness.disk.open_limit = 0
+    queue.delete()
+    harness.disk.open_limit = None
+    harness.sync()
+    harness.disk.open_limit = 0
+    for tick in range(5):
+        harness.store.maintain(tick)
+    harness.disk.open_limit = None
     assert deleting(harness)
     maintain_until_gone(harness)
     assert deleting(harness) == []
     assert harness.store.shared_status().messages == 0
 
 
-def test_a_removal_waits_for_a_descriptor(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_want_of_a_descriptor_it_waits(harness: StoreHarness) -> None:
     queue = harness.open_queue()
-    queue.publish(publications(1, 200))
+    queue.publish(publications(1, 50))
     harness.sync()
     queue.delete()
     harness.sync()
-    harness.store.maintain(0)
-    with Descriptors(harness, monkeypatch):
-        for tick in range(50):
-            harness.store.maintain(tick)
+    before = deleting(harness)
+    assert before != []
+    harness.disk.open_limit = len(harness.disk.descriptors)
+    for _ in range(30):
+        harness.store.maintain(0)
+    harness.disk.open_limit = None
+    assert deleting(harness) == before
     maintain_until_gone(harness)
-    assert deleting(harness) == []
+    assert not harness.store._deletions
 
 
 @pytest.mark.parametrize("is_same_life", [True, False])

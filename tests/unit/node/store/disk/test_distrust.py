@@ -51,6 +51,12 @@ def test_nor_is_it_believed_if_the_process_died_before_it_heard(disk: SimulatedD
     assert read_whole(disk, "/data/raft/log") == b"kept"
 
 
+def test_the_mark_takes_no_descriptor(disk: SimulatedDisk) -> None:
+    Use(disk, "/data")
+    assert disk.exists(MARK)
+    assert list(disk.descriptors.taken()) == []
+
+
 def test_who_does_not_trust_the_disk_any_more_hears_before_whoever_asked_for_the_sync(disk: SimulatedDisk) -> None:
     heard: list[str] = []
     Use(disk, "/data").on_failed = lambda error: heard.append(str(error))
