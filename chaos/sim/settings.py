@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 from typing import Any
+
+from chaos.sim.schedule import Step
+
+
+def limit_lengths(steps: Iterable[Step]) -> bool:
+    """Queues may be made shorter by a policy, those of which nobody keeps account among them."""
+    return any(step.kind == "policy" and {"max-length", "max-length-bytes"} & step.args[0].keys() for step in steps)
 
 
 def draw_setting(chance: Random) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from chaos.sim.happenings import Happening, of_event
 from chaos.sim.judge import Violation
 from chaos.sim.loop import SimulatedLoop
 from chaos.sim.schedule import Personality, Schedule
+from chaos.sim.settings import limit_lengths
 from chaos.sim.sometimes import Sightings
 from chaos.sim.workload import FAN_KEY, Client, Publisher, Surroundings, fan_name
 from cluster.metadata.records import PolicyRecord
@@ -102,7 +103,11 @@ class Stage:
             self.world.history.on_event = self.client_event
         self.visitor = Visitor("v", self.world, queue_name)
         self.transactors = [Transactor(number, self.world, queue_name) for number in range(p.transactors)]
-        self.guests = [Guest(number, self.world, queue_name, is_remembered=not p.earlier) for number in range(p.guests)]
+        is_limited = limit_lengths(self.schedule.steps)
+        self.guests = [
+            Guest(number, self.world, queue_name, is_remembered=not p.earlier, is_limited=is_limited)
+            for number in range(p.guests)
+        ]
 
     @property
     def personality(self) -> Personality:

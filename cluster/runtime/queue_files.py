@@ -31,7 +31,9 @@ PROGRESS_EVERY_S = 2.0
 #: While garbage piles up in some vhosts, every so many steps are for whichever is next, so that none is forgotten.
 STEPS_PER_OTHER = 8
 #: A deletion that the disk refused is tried again as often.
-DELETE_AGAIN_EVERY_MS = 60_000
+DELETE_AGAIN_EVERY_MS = 10_000
+#: Of them at once.
+DELETED_AGAIN_MAX = 16
 #: Vhosts with nothing to do that are looked at per step.
 VHOSTS_TRIED_MAX = 16
 
@@ -247,11 +249,12 @@ class NodeQueueFiles:
         if not self._undeleted or now_ms < self._delete_again_at_ms:
             return
         self._delete_again_at_ms = now_ms + DELETE_AGAIN_EVERY_MS
-        for queue_id, vhost in list(self._undeleted.items()):
+        for queue_id, vhost in list(islice(self._undeleted.items(), DELETED_AGAIN_MAX)):
             store = self._vhosts.get(vhost)
-            if store is None or not store.is_open:
-                continue
             del self._undeleted[queue_id]
+            if store is None or not store.is_open:
+                self._undeleted[queue_id] = vhost  # behind the others
+                continue
             with suppress(StorageError):  # the log has it
                 self._delete_now(store, vhost, queue_id)
 

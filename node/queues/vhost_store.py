@@ -42,7 +42,7 @@ from node.store.shared.clean_tables import TABLES_NAME
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
 from node.store.shared.msg_store import MessageStore, MessageStoreStatus
-from node.store.shared.port import Releases, release_in_pieces
+from node.store.shared.port import Releases, each_piece, release_in_pieces
 from node.store.shared.recovery import StoreRecovery
 from node.store.steps import Steps, run_through
 
@@ -391,7 +391,11 @@ class VhostStore:
                     store.release(msg_id)
 
         on_damage = held.distrust if held is not None else lambda: None
-        for version, named in self._named_in(directory, on_damage):
+        for piece in each_piece(lambda: self._named_in(directory, on_damage)):
+            if not isinstance(piece, tuple):
+                yield piece
+                continue
+            version, named = piece
             msg_ids = [msg_id for _, msg_id in named] if held is None else held.take(version, named)
             yield from release_in_pieces(msg_ids, release, store.count_anew)
             if not msg_ids:

@@ -20,8 +20,8 @@ owner deletes it again.
 is left, and makes the new names durable first: a queue that came back would miss what it had given back. The files stay
 for the next start.
 
-**Errors.** A directory that cannot be removed is tried again every minute, and by the next start; an entry that cannot
-be read keeps its reference until the store counts anew. Want of descriptors is waited for.
+**Errors.** A directory that cannot be removed is tried again every ten seconds, and by the next start; an entry that
+cannot be read keeps its reference until the store counts anew. Want of descriptors is waited for.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ DELETING_SUFFIX = ".deleting"
 #: Files that one step unlinks, over all directories: one of some megabytes takes up to a quarter of a millisecond. With
 #: ten steps a second, a queue of ten million messages is gone after half a minute.
 FILES_PER_STEP = 16
-#: Steps after which what could not be removed is tried again: about a minute.
-STEPS_TO_NEXT_TRY = 600
+#: Steps after which what could not be removed is tried again: about ten seconds.
+STEPS_TO_NEXT_TRY = 100
 
 #: Gives back the references of the files in a directory (its argument), `node.store.shared.port.REFERENCES_PER_STEP`
 #: per item at most.
@@ -121,6 +121,7 @@ class Removals:
                 return
             except StorageError as error:
                 self._refuse(waiting.popleft(), error)
+                budget -= 1
 
     def _refuse(self, deletion: _Deletion, error: StorageError) -> None:
         if not self._refused:
@@ -129,7 +130,7 @@ class Removals:
         self._refused.append(deletion)
         if not deletion.is_told:
             deletion.is_told = True
-            text = "%s of a deleted %s cannot be removed, which is tried again every minute: %s"
+            text = "%s of a deleted %s cannot be removed, which is tried again every ten seconds: %s"
             log.warning(text, deletion.directory, self._owner, error)
 
     @property

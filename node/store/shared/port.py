@@ -11,6 +11,7 @@ from node.ids import MsgId
 
 #: A position, or a msg_id.
 _Entry = TypeVar("_Entry")
+_Piece = TypeVar("_Piece")
 #: Gives references back: a piece per item, or nothing for want of a descriptor, which is tried again with the next.
 Releases = Iterator[OpenFilesError | None]
 
@@ -79,3 +80,26 @@ def try_in_pieces(
             return True
     on_failed()
     return False
+
+
+def each_piece(pieces: Callable[[], Iterator[_Piece]]) -> Iterator[_Piece | OpenFilesError | None]:
+    """What an iterator reads that ``pieces`` makes. For want of descriptors another one is made, for a while, which must
+    have the same: what was given is not given again. The other items are turns in which nothing came.
+
+    Raises `StorageError`.
+    """
+    given = 0
+    for left in reversed(range(RELEASE_TRIES_MAX)):
+        try:
+            for number, piece in enumerate(pieces()):
+                if number == given:
+                    given += 1
+                    yield piece
+                else:
+                    yield None
+        except OpenFilesError as error:
+            if not left:
+                raise
+            yield error
+        else:
+            return

@@ -56,11 +56,12 @@ class MessageWriter:
         Returns how many of them are persistent. Raises `StorageError`; after a `DiskFullError` none is live.
         """
         refused = self._refused
+        # Before anything is put into a shared store: it may find no descriptor.
+        index_file, queue_store_file = self._files.files(segment)
         if refused.slots:
             slots, shared, transient = self._put_refused(segment, seq_ids)
         else:
             slots, shared, transient = self._put(segment, seq_ids)
-        index_file, queue_store_file = self._files.files(segment)
         segment_entries = segment.entries
         try:
             at = 0

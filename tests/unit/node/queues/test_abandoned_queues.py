@@ -11,6 +11,8 @@ import pytest
 
 from node.errors import DiskFullError, OpenFilesError, StorageError
 from node.store.index.conversion import ConvertingIndex
+from node.store.index.v2.index import QueueIndexV2
+from node.store.index.v2.segment_files import OPEN_SEGMENTS_MAX
 from node.store.shared.config import StoreConfig
 from tests.support.full_disk import Refusal
 from tests.support.given_up import (
@@ -115,6 +117,47 @@ def test_what_waits_for_a_descriptor_is_given_back_when_there_is_one(version: in
     assert transient_messages(harness) == 100
     care(harness)
     assert transient_messages(harness) == 0
+
+
+def test_a_segment_that_cannot_be_opened_is_given_nothing() -> None:
+    harness = StoreHarness(StoreConfig(v2_segment_entries=16))
+    queue = open_queue(harness, FIRST, 2)
+    queue.publish(publications(1, 100, body=bytes(BODY_BYTES)))
+    harness.sync()
+    queue.terminate()
+    queue = open_queue(harness, FIRST, 2)
+    index = queue.engine.content.index
+    assert isinstance(index, QueueIndexV2)
+    for _ in range(OPEN_SEGMENTS_MAX):
+        index.files._close_oldest()  # as one after the other is read
+    queue.publish(publications(101, 5, body=bytes(BODY_BYTES)))
+    with no_descriptors(harness, ".qi"):
+        harness.store.flush_writes()
+    assert queue.engine.has_failed
+    fail(queue)
+    queue = open_queue(harness, FIRST, 2)
+    assert queue.ready == 100
+    settle_all(queue)
+    care(harness)
+    assert persistent_messages(harness) == 0
+
+
+@VERSIONS
+def test_what_a_deleted_copy_held_is_given_back_when_there_is_a_descriptor_again(version: int) -> None:
+    """In its second segment there is none: what was given back of the first is not given back again."""
+    harness = StoreHarness(StoreConfig(v1_segment_entries=16, v2_segment_entries=16))
+    first, second = fan_out(harness, 40, version)
+    harness.sync()
+    fail(first)
+    with no_descriptors(harness, "1.idx" if version == 1 else "1.qi"):
+        harness.store.delete_queue_directory(FIRST)
+        harness.sync()
+        care(harness)
+    care(harness)
+    assert persistent_messages(harness) == 40, "those of the other queue"
+    settle_all(second)
+    care(harness)
+    assert persistent_messages(harness) == 0
 
 
 def test_a_slot_write_that_fails_gives_back_what_its_messages_took() -> None:

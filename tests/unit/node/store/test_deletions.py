@@ -306,7 +306,7 @@ def test_for_want_of_a_descriptor_it_waits(harness: StoreHarness) -> None:
 
 
 @pytest.mark.parametrize("is_same_life", [True, False])
-def test_a_file_that_cannot_be_removed_is_tried_again_every_minute_and_by_the_next_start(
+def test_a_file_that_cannot_be_removed_is_tried_again_now_and_then_and_by_the_next_start(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_same_life: bool
 ) -> None:
     queue = harness.open_queue()
