@@ -83,8 +83,8 @@ def try_in_pieces(
 
 
 def each_piece(pieces: Callable[[], Iterator[_Piece]]) -> Iterator[_Piece | OpenFilesError | None]:
-    """What an iterator reads that ``pieces`` makes. For want of descriptors another one is made, for a while, which must
-    have the same: what was given is not given again. The other items are turns in which nothing came.
+    """What an iterator reads that ``pieces`` makes. For want of descriptors another one is made, for a while, which
+    must have the same: what was given is not given again. The other items are turns in which nothing came.
 
     Raises `StorageError`.
     """
