@@ -176,8 +176,12 @@ class NodeAdmin:
         if record.master != self._runtime.node:
             master, queue_id = record.master, queue.queue_id
             watched = self._peers.sync_queue(master, vhost, name, lambda: self._is_to_be_synced(queue_id, name, master))
-            async for progress in watched:
-                yield progress
+            last = SyncProgress(0, 0, is_finished=False)
+            async for last in watched:
+                yield last
+            if not last.is_finished and not self._is_to_be_synced(queue_id, name, master):
+                # The record had it before the master's last word came.
+                yield SyncProgress(last.total_messages, last.total_messages, is_finished=True)
             return
         role = self._master_role(queue)
         role.mirrored.start_sync()

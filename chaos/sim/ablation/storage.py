@@ -11,16 +11,20 @@ from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.sessions.consumers import ChannelConsumers
 from cluster.sessions.messages import SessionCall
 from cluster.sessions.routes import ConsumerKey, Route
+from node.ids import QueueId
 from node.queues import queue_process
 from node.queues.backing_queue import BackingQueue
 from node.queues.events import ConsumerSpec
 from node.queues.options import QueueOptions
 from node.queues.refusals import Refusals
+from node.queues.vhost_store import VhostStore
 from node.queues.writes import Writes
 from node.store.disk.guarded import GuardedDisk
+from node.store.index.held_references import HeldReferences
 from node.store.index.v1.journals import Journals
 from node.store.queue_storage import TERMS_NAME, QueueStorage
 from node.store.shared.msg_store import MessageStore
+from node.store.shared.port import Releases
 from node.store.shared.store_files import StoreFiles
 
 
@@ -128,3 +132,34 @@ def refusals_are_forgotten(patches: Patches) -> None:
 def deleted_vhosts_stay(patches: Patches) -> None:
     """What a node has of a vhost stays when that is deleted."""
     patches.setattr(NodeQueueFiles, "vhosts_are", lambda _self, _vhosts: None)
+
+
+def given_up_copies_forget(patches: Patches) -> None:
+    """Of a copy that was given up nobody knows which references it held: its files are believed, as after a start."""
+
+    def forget(self: VhostStore, queue_id: QueueId, held: HeldReferences | None, pieces: Releases) -> None:
+        self._given_up[queue_id] = pieces
+
+    patches.setattr(VhostStore, "_was_given_up", forget)
+
+
+def given_up_copies_keep(patches: Patches) -> None:
+    """A copy that was given up gives nothing back."""
+
+    def keep(self: VhostStore, queue_id: QueueId, held: HeldReferences | None, pieces: Releases) -> None:
+        if held is None:
+            self._held.pop(queue_id, None)
+        else:
+            self._held[queue_id] = held
+
+    patches.setattr(VhostStore, "_was_given_up", keep)
+
+
+def found_copies_are_durable(patches: Patches) -> None:
+    """What a queue finds that is opened again counts as durable, also in files that wait for a sync."""
+    patches.setattr(QueueStorage, "_note_found", lambda _self: None)
+
+
+def refused_deletions_stay(patches: Patches) -> None:
+    """What could not be deleted for want of a descriptor stays until the next start."""
+    patches.setattr(NodeQueueFiles, "_delete_again", lambda _self, _now_ms: None)

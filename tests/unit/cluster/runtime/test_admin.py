@@ -381,6 +381,17 @@ async def test_who_waits_for_the_master_of_a_queue_looks_whether_it_still_is() -
     assert caught.value.exit_code is ExitCode.DATA
 
 
+async def test_who_waits_for_a_master_reports_the_end_though_the_record_has_it_first() -> None:
+    cluster = unsynchronised()
+    group = RefusingGroup(NoQuorumError("nothing is to be decided"), cluster.state)
+    admin = node_admin(SimpleNamespace(metadata=group, node=NodeName("n2")), SilentPeers())
+    reports = admin.sync_queue("/", "q")
+    assert await anext(reports) == SyncProgress(1, 2, is_finished=False)
+    for node in (N2, N3):
+        synchronised(cluster, node)
+    assert [each async for each in reports] == [SyncProgress(2, 2, is_finished=True)]
+
+
 async def test_a_queue_that_moves_when_its_mirrors_are_synchronised_is_what_was_waited_for() -> None:
     """As a policy may have it that names nodes."""
     cluster = unsynchronised()
