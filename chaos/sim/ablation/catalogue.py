@@ -436,6 +436,7 @@ _ALL = (
         "confirmed messages when the power goes",
         "node.store.queue_storage",
         "descriptors",
+        unseen_because="the power has to go in the one round that a queue needs to fail, be opened, and be sent again",
     ),
     Safeguard(
         storage.refused_deletions_stay,
