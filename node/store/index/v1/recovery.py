@@ -118,6 +118,8 @@ class _DirtyRecovery:
         self.origins: dict[OriginId, MsgId] = {}
         #: Files in which an earlier process, or this recovery, may have written what no sync has covered.
         self._unsynced: dict[str, None] = {}
+        #: A file was begun anew, and a crash may still find the one that had its name.
+        self._has_begun_anew = False
 
     def run(self, progress: Progress) -> Steps[int]:
         index, disk, directory = self._index, self._disk, self._directory
@@ -154,8 +156,11 @@ class _DirtyRecovery:
         try:
             files += map(self._disk.open, self._unsynced)
             self._unsynced.clear()
+            # The name first: once the length of a file was noted, a shorter one under its name would pass for damage.
+            names = [self._disk.directory(self._directory)] if self._has_begun_anew else []
+            self._has_begun_anew = False
             if files:
-                yield sync_job(files)
+                yield sync_job([*names, *files])
         finally:
             for file in files:
                 file.close()
@@ -219,6 +224,7 @@ class _DirtyRecovery:
             elif content.data:
                 # Begun anew by what is added, as another file: a crash could leave that with the rest of this one.
                 self._disk.unlink(path)
+                self._has_begun_anew = True
                 segment.file_bytes, segment.file_end, settled = 0, number * entries, []
         if settled and not content.is_bad:
             index.files.append(segment, runs(sorted(settled)), [])
