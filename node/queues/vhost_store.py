@@ -122,6 +122,8 @@ class VhostStore:
         self._held: dict[QueueId, HeldReferences] = {}
         #: Of the same: gives back all other references they had, piece by piece.
         self._given_up: dict[QueueId, Releases] = {}
+        #: Queues of which the files are as they were when references were counted.
+        self._counted: set[QueueId] = set()
         self._persistent_directory = f"{self.directory}/msg_store_persistent"
         self._transient_directory = f"{self.directory}/msg_store_transient"
         try:
@@ -196,7 +198,8 @@ class VhostStore:
 
     def _count_references(self) -> Steps[Mapping[MsgId, int]]:
         references: Counter[MsgId] = Counter()
-        for queue_id in self._queue_ids():
+        self._counted.update(self._queue_ids())
+        for queue_id in sorted(self._counted):
             for _, named in self._named_in(self._queue_directory(queue_id), lambda: None):
                 references.update([msg_id for _, msg_id in named])
                 yield None
@@ -310,10 +313,12 @@ class VhostStore:
             short_files=self._disk.short_files_in(directory),
             on_given_up=lambda held, pieces: self._was_given_up(queue_id, held, pieces),
             held=self._held.get(queue_id),
+            unfound=self._unfound_by(queue_id),
             progress=progress,
         )
         yield from storage.opening()
         self._held.pop(queue_id, None)
+        self._counted.discard(queue_id)
         try:
             queue = LocalReplica(storage, self._group_commit, self._config)
             self._disk.acknowledge(directory)
@@ -330,6 +335,11 @@ class VhostStore:
                     queue.terminate()
                 raise
         return queue
+
+    def _unfound_by(self, queue_id: QueueId) -> Collection[MsgId]:
+        """Messages that a queue may name without a reference: they were not there when these were counted, but may be
+        now, of another queue."""
+        return self.store_recovery.unfound if queue_id in self._counted else ()
 
     def _was_given_up(self, queue_id: QueueId, held: HeldReferences | None, pieces: Releases) -> None:
         if held is None:
@@ -371,6 +381,7 @@ class VhostStore:
         directory = self._queue_directory(queue_id)
         if not self._disk.exists(directory):
             self._held.pop(queue_id, None)
+            self._counted.discard(queue_id)
             return
         for _ in self._give_back(queue_id):
             pass
@@ -378,11 +389,14 @@ class VhostStore:
         if held is not None:
             # Of what cannot be read, and of writes that failed half way, nobody knows.
             self._stores.persistent.count_anew()
-        self._deletions.take(directory, partial(self._release, held), is_durable=True)
+        release = partial(self._release, held, self._unfound_by(queue_id))
+        self._deletions.take(directory, release, is_durable=True)
         self._held.pop(queue_id, None)
+        self._counted.discard(queue_id)
 
-    def _release(self, held: HeldReferences | None, directory: str) -> Releases:
-        """Give back what the files of a closed queue refer to, as far as it is ``held``, a bounded piece at a time."""
+    def _release(self, held: HeldReferences | None, unfound: Collection[MsgId], directory: str) -> Releases:
+        """Give back what the files of a closed queue refer to, as far as it is ``held``, a bounded piece at a time.
+        ``held`` ``None``: all but what was ``unfound``."""
         store = self._stores.persistent
 
         def release(msg_ids: Sequence[MsgId]) -> None:
@@ -396,7 +410,10 @@ class VhostStore:
                 yield piece
                 continue
             version, named = piece
-            msg_ids = [msg_id for _, msg_id in named] if held is None else held.take(version, named)
+            if held is not None:
+                msg_ids = held.take(version, named)
+            else:
+                msg_ids = [msg_id for _, msg_id in named if msg_id not in unfound]
             yield from release_in_pieces(msg_ids, release, store.count_anew)
             if not msg_ids:
                 # Reading was a step, too.

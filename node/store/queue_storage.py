@@ -12,7 +12,7 @@ conversion that was begun is finished before one back begins.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
@@ -102,11 +102,12 @@ class QueueStorage:
         version: int | None = None,
         short_files: Sequence[ShortFile] = (),
         held: HeldReferences | None = None,
+        unfound: Collection[MsgId] = (),
         progress: Progress = lambda _done, _total: None,
     ) -> None:
         """``version`` of the index; ``None``: as configured. ``short_files`` of this queue have lost durable bytes.
         ``held``: references that a copy that was given up in this life left; ``None``: every entry in the files has its
-        own.
+        own, but for those of messages ``unfound`` when they were counted.
         """
         self._disk = disk
         self._directory = directory
@@ -140,6 +141,7 @@ class QueueStorage:
         self._named_generation = 0
         self._short_files = short_files
         self._held = held
+        self._unfound = unfound
         #: Of the indexes in the files, those that were recovered.
         self._recovered: list[QueueIndex] = []
         #: References of what the files name may have been given back.
@@ -308,6 +310,7 @@ class QueueStorage:
                 terms,
                 store_is_damaged=is_damaged,
                 held=self._held,
+                unfound=self._unfound,
                 progress=self._progress,
             )
         else:
@@ -317,6 +320,7 @@ class QueueStorage:
                 terms,
                 store_is_damaged=is_damaged,
                 held=self._held,
+                unfound=self._unfound,
                 progress=self._progress,
             )
         self._recovered.append(index)

@@ -19,7 +19,7 @@ files that turn out to be damaged, of which a record may be an older one than th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from node.ids import MsgId
 from node.store.shared.port import SharedStore
@@ -72,10 +72,20 @@ class HeldReferences:
         return taken
 
 
-def takes_over(held: HeldReferences | None, version: int, seq_id: int, msg_id: MsgId, store: SharedStore) -> bool:
+def takes_over(
+    held: HeldReferences | None,
+    unfound: Collection[MsgId],
+    version: int,
+    seq_id: int,
+    msg_id: MsgId,
+    store: SharedStore,
+) -> bool:
     """Whether an entry that was found has its message and a reference to it, perhaps from now on. ``held`` ``None``: it
-    has one if the message is there."""
-    if held is None or held.holds(version, seq_id):
+    has one if the message is there, and is none of those that were ``unfound`` when references were counted: what is
+    there of these is another queue's."""
+    if held is None:
+        return msg_id not in unfound and store.contains(msg_id)
+    if held.holds(version, seq_id):
         return store.contains(msg_id)
     if not store.retain(msg_id):
         return False

@@ -9,11 +9,12 @@ begun. Tables in memory: msg_id -> (file, offset, size, references), `node.store
 reference; taking a reference away changes the tables only and leaves garbage in the file.
 
 **Nothing on disk counts references.** The queue indexes do: after a crash they are counted (``references``), and a
-record that no slot names is garbage. So an ack costs this store no write, and no order between the index's write and
-the store's is needed: both belong to one generation of the group commit. Nobody counts when one queue alone is opened
-anew, after it was closed with acks that no file has: those of its entries that had given their reference back take
-another (`retain`; `node.store.index.held_references` knows which), and what cannot be told is left to the next start
-(`count_anew`).
+record that no slot names is garbage. A slot may name a message that no file has, for the power went just then: it has
+no reference, also if another queue writes that message later (`StoreRecovery.unfound`). So an ack costs this store no
+write, and no order between the index's write and the store's is needed: both belong to one generation of the group
+commit. Nobody counts when one queue alone is opened anew, after it was closed with acks that no file has: those of its
+entries that had given their reference back take another (`retain`; `node.store.index.held_references` knows which), and
+what cannot be told is left to the next start (`count_anew`).
 
 **Garbage** is reclaimed by `maintain`, one bounded step per call: files without valid data are deleted, the others
 compacted (`node.store.shared.compaction.compaction`) in one of two ways: `node.store.shared.compaction.merging` copies,

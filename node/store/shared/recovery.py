@@ -37,6 +37,8 @@ from node.store.steps import Steps, sync_job
 RECORDS_PER_STEP = 256
 BYTES_PER_STEP = 1 << 20
 
+#: Messages of which one step looks whether they were found: less than a millisecond.
+COMPARED_PER_STEP = 1024
 #: So much of a damaged place is kept for inspection.
 QUARANTINE_BYTES_MAX = 1 << 20
 
@@ -55,6 +57,8 @@ class StoreRecovery:
     torn: int = 0
     #: ``file: offset, size`` of each damaged place.
     corrupt: list[str] = field(default_factory=list)
+    #: Messages that indexes name and no file has: those entries have no reference, whoever writes the messages later.
+    unfound: set[MsgId] = field(default_factory=set)
     #: Why the tables of a clean stop, if any, were not used.
     dirty_because: str = ""
 
@@ -103,12 +107,22 @@ class StoreScan:
         for number in notes:
             files.disk.unlink(files.note_path(number))
         self._report.messages = len(self._table)
+        yield from self._find_unfound()
         sync_names = sync_job([files.disk.directory(files.directory)])
         if numbers:
             yield sync_names
         else:
             # A new store is opened at once.
             sync_names()
+
+    def _find_unfound(self) -> Steps[None]:
+        if len(self._table) == len(self._references):
+            return
+        for number, msg_id in enumerate(self._references, 1):
+            if msg_id not in self._table:
+                self._report.unfound.add(msg_id)
+            if number % COMPARED_PER_STEP == 0:
+                yield None
 
     def _read(self, size: int) -> None:
         self._done_bytes += size

@@ -7,7 +7,7 @@ the journals are deleted. A crash in the middle finds the journals again. It is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain, islice
 
 from node.errors import StorageError
@@ -55,6 +55,7 @@ def recover_v1(
     *,
     store_is_damaged: bool,
     held: HeldReferences | None = None,
+    unfound: Collection[MsgId] = (),
     progress: Progress = lambda _done, _total: None,
 ) -> Steps[RecoveredIndex]:
     """Fill a new index from its files.
@@ -62,13 +63,13 @@ def recover_v1(
     ``terms``: what `QueueIndexV1.terms` gave at a clean stop; with them nothing is scanned, and the report does not
     know the bytes of the bodies. ``store_is_damaged``: the shared store lost something, so that a missing message is
     damage. ``held``: the references that what is found still has; the others take one, and are added. ``None``: all
-    have theirs. ``progress`` is told of each segment of a scan. Raises `StorageError` if the disk refuses; damage is
-    reported, not raised.
+    have theirs, but for messages ``unfound`` when they were counted. ``progress`` is told of each segment of a scan.
+    Raises `StorageError` if the disk refuses; damage is reported, not raised.
     """
     if terms is not None and _recover_clean(index, report, terms):
         return RecoveredIndex(index.live_entries.end_seq_id, {})
     report.clean = False
-    recovery = _DirtyRecovery(index, report, store_is_damaged, held)
+    recovery = _DirtyRecovery(index, report, store_is_damaged, held, unfound)
     end_seq_id = yield from recovery.run(progress)
     return RecoveredIndex(end_seq_id, recovery.origins)
 
@@ -104,11 +105,17 @@ class _DirtyRecovery:
     """One pass over all files of one queue after a crash."""
 
     def __init__(
-        self, index: QueueIndexV1, report: RecoveryReport, store_is_damaged: bool, held: HeldReferences | None
+        self,
+        index: QueueIndexV1,
+        report: RecoveryReport,
+        store_is_damaged: bool,
+        held: HeldReferences | None,
+        unfound: Collection[MsgId],
     ) -> None:
         self._index = index
         self._store = index.live_entries.stores[True]
         self._held = held
+        self._unfound = unfound
         self._disk = index.files.disk
         self._directory = index.files.directory
         self._report = report
@@ -255,7 +262,7 @@ class _DirtyRecovery:
         return True
 
     def _takes_over(self, entry: StoredEntry) -> bool:
-        return takes_over(self._held, self._index.version, entry.seq_id, entry.msg_id, self._store)
+        return takes_over(self._held, self._unfound, self._index.version, entry.seq_id, entry.msg_id, self._store)
 
     def _write_anew(self, segment: SegmentV1, in_file: Mapping[int, StoredEntry], data: bytes) -> None:
         """Replace a file that has unreadable pieces by one with its live entries only."""

@@ -6,6 +6,7 @@ See `node.store.index.v2.index`. A scan reads every slot and every record, so it
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from node.ids import MSG_ID_BYTES, ORIGIN_BYTES, MsgId, OriginId
@@ -56,6 +57,7 @@ def recover_v2(
     *,
     store_is_damaged: bool,
     held: HeldReferences | None = None,
+    unfound: Collection[MsgId] = (),
     progress: Progress = lambda _done, _total: None,
 ) -> Steps[RecoveredIndex]:
     """Fill a new index from its files.
@@ -63,15 +65,15 @@ def recover_v2(
     ``terms``: what `QueueIndexV2.terms` gave at a clean stop; with them nothing is scanned, the report does not know
     the bytes of the bodies, and the end is 0. ``store_is_damaged``: the shared store lost something, so that a missing
     message is damage. ``held``: the references that what is found still has; the others take one, and are added.
-    ``None``: all have theirs. ``progress`` is told of each segment of a scan. Raises `StorageError` if the disk
-    refuses; damage is reported, not raised.
+    ``None``: all have theirs, but for messages ``unfound`` when they were counted. ``progress`` is told of each segment
+    of a scan. Raises `StorageError` if the disk refuses; damage is reported, not raised.
     """
     if terms is not None:
         index.adopt_terms(terms)
         report.messages += sum([segment.live_count for segment in index.live_entries.segments.values()])
         return RecoveredIndex(0, {})
     report.clean = False
-    recovery = _DirtyRecovery(index, report, store_is_damaged, held)
+    recovery = _DirtyRecovery(index, report, store_is_damaged, held, unfound)
     end_seq_id = yield from recovery.run(progress)
     return RecoveredIndex(end_seq_id, recovery.origins)
 
@@ -80,7 +82,12 @@ class _DirtyRecovery:
     """One pass over all files of one queue after a crash."""
 
     def __init__(
-        self, index: QueueIndexV2, report: RecoveryReport, store_is_damaged: bool, held: HeldReferences | None
+        self,
+        index: QueueIndexV2,
+        report: RecoveryReport,
+        store_is_damaged: bool,
+        held: HeldReferences | None,
+        unfound: Collection[MsgId],
     ) -> None:
         self._index = index
         self._files = index.files
@@ -88,6 +95,7 @@ class _DirtyRecovery:
         self._entries = index.live_entries.segment_entries
         self._store = index.live_entries.stores[True]
         self._held = held
+        self._unfound = unfound
         self._report = report
         self._store_is_damaged = store_is_damaged
         #: Highest id of each origin among the live messages.
@@ -208,7 +216,7 @@ class _DirtyRecovery:
 
     def _shared_entry(self, seq_id: int, slot: Slot, piece: bytes) -> MsgId | None:
         msg_id = MsgId(slot.msg_id)
-        if takes_over(self._held, self._index.version, seq_id, msg_id, self._store):
+        if takes_over(self._held, self._unfound, self._index.version, seq_id, msg_id, self._store):
             return msg_id
         if self._store_is_damaged:
             self._corrupt(seq_id, "message in the shared store", piece)
