@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 PROGRESS_EVERY_S = 2.0
 #: While garbage piles up in some vhosts, every so many steps are for whichever is next, so that none is forgotten.
 STEPS_PER_OTHER = 8
+_UNDELETED = "the files of queue %d could not be deleted yet, which is tried again: %s"
 #: A deletion that the disk refused is tried again as often.
 DELETE_AGAIN_EVERY_MS = 10_000
 #: Of them at once.
@@ -197,6 +198,7 @@ class NodeQueueFiles:
     def _remove(self, vhost: str, store: VhostStore) -> None:
         """The files of a vhost that no longer exists, and of which nothing is open."""
         self._to_delete.pop(vhost, None)
+        self._undeleted = {queue_id: of for queue_id, of in self._undeleted.items() if of != vhost}
         try:
             self._removals.take(store.directory)
         except StorageError as error:
@@ -218,7 +220,10 @@ class NodeQueueFiles:
         store = self._vhosts.get(vhost) or self._make_vhost(vhost)
         for queue_id, name in store.unknown_queues(known):
             log.info("%s no longer exists in the cluster: its files are deleted", name)
-            self._delete_when_open(vhost, [queue_id])
+            try:
+                self._delete_when_open(vhost, [queue_id])
+            except StorageError as error:
+                log.error(_UNDELETED, queue_id, error)
             yield
         if not store.is_open and store.has_leftovers():
             # Perhaps no queue of it ever comes here: then nobody else would reclaim that.
@@ -262,7 +267,7 @@ class NodeQueueFiles:
         try:
             self._delete_now(store, vhost, queue_id)
         except StorageError as error:
-            log.error("the files of queue %d could not be deleted and stay on the disk: %s", queue_id, error)
+            log.error(_UNDELETED, queue_id, error)
 
     # --- care ---
 

@@ -7,7 +7,7 @@ once. The rest goes as with deleted queues (`node.store.deletions`), but for ref
 **Crash.** A directory that is found under such a name is removed by the next `take_unknown`; one whose new name was
 not durable is unknown still.
 
-**Errors.** What cannot be removed is tried again every minute, and by the next start.
+**Errors.** What cannot be removed is tried again every ten seconds, and by the next start.
 """
 
 from __future__ import annotations

@@ -370,9 +370,12 @@ class VhostStore:
         return list(self.unknown_queues(()))
 
     def unknown_queues(self, known: Collection[QueueId]) -> Iterator[tuple[QueueId, QueueName]]:
-        """Those that have a directory now and are not ``known`` now, each read when it is asked for."""
+        """Those that have a directory now and are not ``known`` now, each read when it is asked for. Raises
+        `StorageError` if it cannot be told which there are."""
         for queue_id in [queue_id for queue_id in self._queue_ids() if queue_id not in known]:
-            stub = read_stub(self._disk, self._queue_directory(queue_id))
+            stub = None
+            with suppress(StorageError):  # it says the name only
+                stub = read_stub(self._disk, self._queue_directory(queue_id))
             yield queue_id, stub.queue_name if stub else QueueName(self._vhost, "")
 
     def delete_queue_directory(self, queue_id: QueueId) -> None:

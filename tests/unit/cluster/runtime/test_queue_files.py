@@ -467,6 +467,49 @@ def test_a_queue_that_could_not_be_deleted_and_is_wanted_again_stays(monkeypatch
     assert [path for path in node.disk.snapshot() if f"/queues/{RECORD.queue_id}/" in path]
 
 
+@pytest.mark.parametrize("refused", ["rename", "open"], ids=["cannot be moved", "has a name that cannot be read"])
+def test_one_unknown_queue_that_cannot_be_deleted_keeps_no_other(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Files()
+    node.fill()
+    others = [replace(RECORD, queue_id=QueueId(number)) for number in (8, 9)]
+    for queue in (node.queue, *[open_at_once(node.files, other) for other in others]):
+        queue.terminate()
+    wanted = getattr(node.disk, refused)
+
+    def refuse(path: str, *others: str) -> object:
+        if f"/queues/{RECORD.queue_id}" in path:
+            raise StorageError(f"{refused} of {path} failed: Input/output error (errno 5)")
+        return wanted(path, *others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.disk, refused, refuse)
+        at_once(node.files.delete_unknown(["/"], []))
+    assert not [path for path in node.disk.snapshot() if "/queues/8/" in path or "/queues/9/" in path]
+    node.now_ms += DELETE_AGAIN_EVERY_MS
+    work_on(node)
+    assert not [path for path in node.disk.snapshot() if "/queues/" in path or "/deleting/" in path]
+
+
+def test_a_queue_that_could_not_be_deleted_is_forgotten_with_its_vhost(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Files()
+    node.fill()
+    node.queue.terminate()
+    rename = node.disk.rename
+
+    def refuse(old_path: str, new_path: str) -> None:
+        if "/queues/" in old_path:
+            raise DiskFullError("rename failed: No space left on device (errno 28)")
+        rename(old_path, new_path)
+
+    monkeypatch.setattr(node.disk, "rename", refuse)
+    with pytest.raises(DiskFullError):
+        node.files.delete_queue(RECORD)
+    node.files.vhosts_are([])
+    work_on(node)
+    assert paths_of(node, "/") == []
+    assert node.files._undeleted == {}
+
+
 def test_a_vhost_that_finds_no_room_to_be_closed_in_order_keeps_no_other_from_that() -> None:
     """Nor what the node closes after its queues: its log, its lock, the mark of a process that runs."""
     node = Files()
