@@ -37,7 +37,7 @@ from node.store.index.held_references import HeldReferences, Named
 from node.store.index.index import Progress
 from node.store.index.v1.scan import references_in_pieces_v1
 from node.store.index.v2.scan import references_in_pieces_v2
-from node.store.queue_storage import TERMS_NAME, QueueStorage, SharedStores, Stub, read_stub
+from node.store.queue_storage import TERMS_NAME, GivenUp, QueueStorage, SharedStores, Stub, read_stub
 from node.store.shared.clean_tables import TABLES_NAME
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
@@ -121,7 +121,7 @@ class VhostStore:
         #: Of queues that were given up: what their files still hold of the persistent shared store.
         self._held: dict[QueueId, HeldReferences] = {}
         #: Of the same: gives back all other references they had, piece by piece.
-        self._given_up: dict[QueueId, Releases] = {}
+        self._given_up: dict[QueueId, GivenUp] = {}
         #: Queues of which the files are as they were when references were counted.
         self._counted: set[QueueId] = set()
         self._persistent_directory = f"{self.directory}/msg_store_persistent"
@@ -311,7 +311,7 @@ class VhostStore:
             on_closed=lambda: self._closed(queue_id),
             version=version,
             short_files=self._disk.short_files_in(directory),
-            on_given_up=lambda held, pieces: self._was_given_up(queue_id, held, pieces),
+            on_given_up=lambda held, given_up: self._was_given_up(queue_id, held, given_up),
             held=self._held.get(queue_id),
             unfound=self._unfound_by(queue_id),
             progress=progress,
@@ -341,17 +341,18 @@ class VhostStore:
         now, of another queue."""
         return self.store_recovery.unfound if queue_id in self._counted else ()
 
-    def _was_given_up(self, queue_id: QueueId, held: HeldReferences | None, pieces: Releases) -> None:
+    def _was_given_up(self, queue_id: QueueId, held: HeldReferences | None, given_up: GivenUp) -> None:
         if held is None:
             self._held.pop(queue_id, None)
         else:
             self._held[queue_id] = held
-        self._given_up[queue_id] = pieces
+        self._given_up[queue_id] = given_up
 
     def _give_back(self, queue_id: QueueId) -> Iterator[None]:
         """What is left to be given back of a queue that was given up: its files are about to change. Raises
         `StorageError`: then it is not done yet."""
-        for wanting in self._given_up.get(queue_id, ()):
+        given_up = self._given_up.get(queue_id)
+        for wanting in given_up.pieces if given_up is not None else ():
             if wanting is not None:
                 raise wanting
             yield
@@ -386,16 +387,23 @@ class VhostStore:
             self._held.pop(queue_id, None)
             self._counted.discard(queue_id)
             return
-        for _ in self._give_back(queue_id):
-            pass
         held = self._held.get(queue_id)
         if held is not None:
             # Of what cannot be read, and of writes that failed half way, nobody knows.
             self._stores.persistent.count_anew()
-        release = partial(self._release, held, self._unfound_by(queue_id))
-        self._deletions.take(directory, release, is_durable=True)
+        self._deletions.take(directory, partial(self._release_all, queue_id, held), is_durable=True)
         self._held.pop(queue_id, None)
+        self._given_up.pop(queue_id, None)
         self._counted.discard(queue_id)
+
+    def _release_all(self, queue_id: QueueId, held: HeldReferences | None, directory: str) -> Releases:
+        """Give back what a closed queue has, of which the files were moved to this directory."""
+        named = self._release(held, self._unfound_by(queue_id), directory)
+        given_up = self._given_up.get(queue_id)
+        if given_up is None:
+            return named
+        given_up.moved_to(directory)
+        return chain(given_up.pieces, named)
 
     def _release(self, held: HeldReferences | None, unfound: Collection[MsgId], directory: str) -> Releases:
         """Give back what the files of a closed queue refer to, as far as it is ``held``, a bounded piece at a time.
@@ -482,8 +490,8 @@ class VhostStore:
         for store in self._stores:
             store.tick()
         self._deletions.step()
-        for queue_id, pieces in list(islice(self._given_up.items(), 1)):
-            if next(pieces, self) is self:
+        for queue_id, given_up in list(islice(self._given_up.items(), 1)):
+            if next(given_up.pieces, self) is self:
                 del self._given_up[queue_id]
         self._warm_digests(looked_at)
         self._disk.write_notes(now_ms)
@@ -551,8 +559,8 @@ class VhostStore:
             for queue in list(self._open.values()):
                 queue.terminate()
             self._group_commit.remove_buffer(self)
-            for pieces in self._given_up.values():
-                for _ in pieces:
+            for given_up in self._given_up.values():
+                for _ in given_up.pieces:
                     pass
             self._deletions.close()
             for store in self._stores:

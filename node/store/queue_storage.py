@@ -78,9 +78,22 @@ class SharedStores(NamedTuple):
     transient: MessageStore
 
 
+class GivenUp(NamedTuple):
+    """References that a copy that was not closed cleanly had beside those that its files still hold."""
+
+    #: To be given back piece by piece before the files are opened again.
+    pieces: Releases
+    indexes: Sequence[QueueIndex]
+
+    def moved_to(self, directory: str) -> None:
+        """The files are there from now on."""
+        for index in self.indexes:
+            index.moved_to(directory)
+
+
 #: Hears what a copy that was not closed cleanly leaves: which references its files still hold (``None``: all), and the
-#: others, to be given back piece by piece before the files are opened again.
-OnGivenUp = Callable[[HeldReferences | None, Releases], None]
+#: others.
+OnGivenUp = Callable[[HeldReferences | None, GivenUp], None]
 
 
 class QueueStorage:
@@ -458,7 +471,7 @@ class QueueStorage:
             held = HeldReferences(entries)
             held.loose += self._held.loose if self._held is not None else ()
             pieces = [index.give_up(held) for index in indexes]
-        self._on_given_up(held, chain(*pieces))
+        self._on_given_up(held, GivenUp(chain(*pieces), indexes))
 
     def delete(self) -> None:
         """Have everything removed and all references given back, in steps (`node.store.deletions`).

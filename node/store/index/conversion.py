@@ -432,6 +432,11 @@ class ConvertingIndex:
         self._forget()
         return chain(*pieces)
 
+    def moved_to(self, directory: str) -> None:
+        for index in (self._new, self._old):
+            if index is not None:
+                index.moved_to(directory)
+
     def abandon(self) -> None:
         self._new.abandon()
         if self._old is not None:

@@ -221,6 +221,9 @@ class QueueIndex(Protocol):
         the next opening. What cannot be read keeps its reference until the shared store counts anew, or ends.
         """
 
+    def moved_to(self, directory: str) -> None:
+        """What `give_up` has not read yet is there from now on."""
+
     def abandon(self) -> None:
         """Give up the files as they are, with every reference."""
 

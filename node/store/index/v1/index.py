@@ -384,17 +384,19 @@ class QueueIndexV1:
         named = [(segment, bits) for segment, bits in named if bits]
         journals, owed = self.journals.open, self._owed.take_all()
         self.abandon()
-        return self._release_in_pieces(named, journals, owed, directory) if named or owed else iter(())
+        self.moved_to(directory)
+        return self._release_in_pieces(named, journals, owed) if named or owed else iter(())
+
+    def moved_to(self, directory: str) -> None:
+        self.files.directory = directory
 
     def _release_in_pieces(
         self,
         named: Sequence[tuple[SegmentV1, int]],
         journals: Sequence[Journal],
         owed: OwedReferences,
-        directory: str,
     ) -> Releases:
         count_anew = self.live_entries.stores[True].count_anew
-        self.files.directory = directory
         try:
             if not (yield from try_in_pieces(partial(self.journals.reopen, journals), count_anew)):
                 return

@@ -360,6 +360,9 @@ class QueueIndexV2:
         self.abandon()
         return self._release_in_pieces(owed, named)
 
+    def moved_to(self, directory: str) -> None:
+        self.files.directory = directory
+
     def _release_in_pieces(self, owed: OwedReferences, named: Sequence[tuple[SegmentV2, int]]) -> Releases:
         try:
             yield from owed.give_back_in_pieces()

@@ -365,6 +365,34 @@ def test_a_failed_copy_that_is_deleted_gives_back_what_it_held_and_no_more(versi
 
 
 @VERSIONS
+@pytest.mark.parametrize("has_begun", [False, True])
+@pytest.mark.parametrize("converts", [False, True])
+def test_a_failed_copy_that_is_deleted_gives_all_back_in_steps(version: int, has_begun: bool, converts: bool) -> None:
+    """No turn of the loop reads all transient messages that it had."""
+    harness = StoreHarness(StoreConfig(v1_segment_entries=16, v1_journal_entries_max=32, v2_segment_entries=16))
+    first, second = fan_out(harness, 20, version)
+    publish_transient(harness, first, 100, 100)
+    if converts:
+        first.set_index_version(3 - version)
+        harness.store.maintain(0)
+        assert first.engine.is_converting
+    fail(first)
+    if has_begun:
+        harness.store.maintain(0)
+    before = transient_messages(harness)
+    harness.store.delete_queue_directory(FIRST)
+    assert transient_messages(harness) == before > 0
+    harness.sync()
+    care(harness)
+    assert (transient_messages(harness), persistent_messages(harness)) == (0, 20)
+    assert not [path for path in harness.disk.snapshot() if f"/{FIRST}/" in path or "/deleting/" in path]
+    settle_all(second)
+    care(harness)
+    assert persistent_messages(harness) == 0
+    assert harness.disk.open_handles <= 8, "the stores' own, and the second queue's"
+
+
+@VERSIONS
 def test_a_copy_whose_directory_cannot_be_moved_is_deleted_with_what_it_held(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
