@@ -11,12 +11,13 @@ has. The rule:
 - When the link is free the backlogs go on, one route after the other, until it is congested again. Its channels wait
   for the link (`cluster.sessions.credits`) until no backlog is left, so no more is added than a batch for each.
 - What an earlier session has carried may be answered in this one while it waits to be carried again. Then it goes out
-  no more (`Backlog.forget`): whoever is answered has had the message from its master, or is not to have it.
+  no more (`Backlog.forget`): whoever is answered has had the message from its master, or is not to have it. Its credit
+  is given back then, as the master counts what it gets in this session, and will not get this.
 - A backlog is part of its session and ends with it. Settlements, grants and ends of channels mean nothing in the next
   session, and those who asked are told; the publishes of open channels are among the unconfirmed ones, of which those
   that were never sent are the last; those of closed channels join the untracked (`Route.lose`).
 
-Other words than publishes are small, and are never the first in a backlog.
+Other words than publishes are small: they wait for the order only, and no backlog begins with one.
 """
 
 from __future__ import annotations
@@ -62,12 +63,14 @@ class Publishes:
         """Those that are left."""
         return self._messages[self._done :]
 
-    def forget(self, publish_seqs: Collection[int]) -> None:
-        """These are answered."""
+    def forget(self, publish_seqs: Collection[int]) -> int:
+        """These are answered. Returns how many of them were left."""
+        before = len(self.messages)
         left = [each for each in zip(self.publish_seqs, self.messages, strict=True) if each[0] not in publish_seqs]
         self._publish_seqs = [seq for seq, _ in left]
         self._messages = [message for _, message in left]
         self._done = 0
+        return before - len(left)
 
     def next_frame(self, queue_id: QueueId, session: int) -> SessionPublish:
         """As many of those that are left as fit into one message."""
@@ -111,13 +114,13 @@ class Backlog:
         self._words.popleft()
         return word
 
-    def forget(self, channel_id: int, publish_seqs: Collection[int]) -> None:
-        """These are answered. What no session has carried is not among them."""
+    def forget(self, channel_id: int, publish_seqs: Collection[int]) -> int:
+        """These are answered. What no session has carried is not among them. Returns how many waited here."""
         resent = [each for each in self.publishes() if each.is_resent and each.channel_id == channel_id]
-        for publishes in resent:
-            publishes.forget(publish_seqs)
+        forgotten = sum([publishes.forget(publish_seqs) for publishes in resent])
         if any(publishes.is_over for publishes in resent):
             self._words = deque(word for word in self._words if not (isinstance(word, Publishes) and word.is_over))
+        return forgotten
 
     def publishes(self) -> Iterator[Publishes]:
         """In order."""

@@ -1,10 +1,10 @@
 """The credit of this node's channels towards queues, wherever their masters are (`node.flow.credit`).
 
 The balances lie on the routes (`Route.hops`). The hop to a queue on this node is settled as soon as the queue process
-has taken a batch; the hop to another node is paid when the master's `SessionCredit` arrives. While a route is not open
-what is published costs, and nobody grants. While the queue is down, though, which may be for days, the credit is what
-is kept of one channel for it, and only what waits for a confirm costs: a channel that is blocked cannot be used for
-anything else, nor can its connection.
+has taken a batch; the hop to another node is paid when the master's `SessionCredit` arrives, or when what waits to be
+sent again is answered (`cluster.sessions.backlog`). While a route is not open what is published costs, and nobody
+grants. While the queue is down, though, which may be for days, the credit is what is kept of one channel for it, and
+only what waits for a confirm costs: a channel that is blocked cannot be used for anything else, nor can its connection.
 
 The link to another node is a hop of its own, in bytes, because all sessions share it: a channel that publishes over a
 link on which too much waits to be sent (`Links.is_congested`), or to a queue for which something waits for the link

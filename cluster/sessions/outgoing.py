@@ -51,12 +51,12 @@ class Outgoing:
             del waiting[queue_id]
         return not self._links.is_congested_now(node)
 
-    def answered(self, route: Route, channel_id: int, publish_seqs: Collection[int]) -> None:
-        """These go out no more, if they wait."""
-        if route.backlog:
-            route.backlog.forget(channel_id, publish_seqs)
-            if not route.backlog:
-                self._waits_no_more(route)
+    def answered(self, route: Route, channel_id: int, publish_seqs: Collection[int]) -> int:
+        """These go out no more, if they wait. Returns how many did."""
+        forgotten = route.backlog.forget(channel_id, publish_seqs)
+        if forgotten and not route.backlog:
+            self._waits_no_more(route)
+        return forgotten
 
     def session_over(self, route: Route) -> None:
         """Its backlog ends with it."""

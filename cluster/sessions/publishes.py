@@ -71,8 +71,8 @@ class ChannelPublishes:
         answered = [seq for seq in publish_seqs if waiting.pop(seq, None) is not None]
         if not waiting:
             del route.unconfirmed[channel_id]
-        if route.backlog and answered:
-            self._outgoing.answered(route, channel_id, frozenset(answered))
+        if route.backlog and answered:  # the master will not process, in this session, what goes out no more
+            self._credits.pay(route, channel_id, self._outgoing.answered(route, channel_id, frozenset(answered)))
         if route.is_down:  # the last words of a master that others have missed before this node did
             self._credits.pay(route, channel_id, len(answered))
         sink = self._sinks.get(channel_id)

@@ -10,6 +10,7 @@ import pytest
 from cluster.sessions.backlog import FRAME_BYTES_MAX
 from cluster.sessions.messages import SessionPublish
 from cluster.sessions.questions import Question
+from node.flow.credit import BETWEEN_NODES
 from node.ids import NodeName, SeqId
 from node.message import iter_envelopes
 from tests.support.entry_bench import EntryBench
@@ -248,3 +249,20 @@ def test_what_was_answered_while_it_waited_is_not_kept_for_the_next_session(benc
     opens_link(bench)
     assert numbers(carried(bench)) == []
     assert bench.sink.confirmed == [1, 2, 3]
+
+
+def test_what_is_answered_while_it_waits_to_be_carried_again_is_paid_back(bench: EntryBench) -> None:
+    """Its master does not get it in this session, and grants nothing for it: the channel would wait for ever."""
+    seqs = range(1, BETWEEN_NODES.initial)
+    bench.publishes(*seqs)
+    bench.accepts(1)
+    bench.link_breaks("n2")
+    closes_link(bench)
+    bench.link_comes("n2")
+    bench.accepts(2)
+    bench.confirms(2, *seqs[:-10])
+    bench.confirms(2, *seqs[-10:])
+    opens_link(bench)
+    assert not bench.sink.waits()
+    bench.publishes(*range(BETWEEN_NODES.initial, BETWEEN_NODES.initial + BETWEEN_NODES.more_after))
+    assert not bench.sink.waits(), "less than one grant is owed for"
