@@ -60,7 +60,7 @@ from cluster.runtime.pause_notice import PauseNotice
 from cluster.runtime.snapshot_taker import SnapshotTaker
 from cluster.runtime.standing import VISIBILITY_MARGIN_MS, Pause, StandingWatch
 from cluster.runtime.sync_watch import SyncWatch
-from node.errors import ConfigError, DiskFullError, StorageError
+from node.errors import ConfigError, ShortageError, StorageError
 from node.ids import NodeName
 
 log = logging.getLogger(__name__)
@@ -173,9 +173,9 @@ class RaftDriver:
         self._timer_set_ms = self._timer_due_ms = 0
         self._is_stopped = False
         self._failure: StorageError | ConfigError | None = None
-        #: What a full disk did not take.
+        #: What the disk did not take, for want of space or of a descriptor.
         self._stalled: Ready | None = None
-        self._refused: DiskFullError | None = None
+        self._refused: ShortageError | None = None
         self._reported_leader: NodeName | None = None
 
     def _make_watches(self, pause_after_ms: int) -> tuple[AppliedReports, StandingWatch]:
@@ -472,20 +472,19 @@ class RaftDriver:
         self._append(ready)
 
     def _append(self, ready: Ready) -> None:
-        """Write it, and go on with it. For want of space everything waits, and every tick tries again: to the other
-        nodes this one is silent meanwhile, which Raft is made for."""
+        """Write it, and go on with it. For want of space, or of a descriptor, everything waits, and every tick tries
+        again: to the other nodes this one is silent meanwhile, which Raft is made for."""
         try:
             self._storage.append(ready)
-        except DiskFullError as error:
+        except ShortageError as error:
             if self._stalled is None:
-                log.error(
-                    "the disk is full: this node takes no part in changes of metadata until it is not (%s)", error
-                )
+                text = "the log of the metadata cannot be written: this node takes no part in changes until it can (%s)"
+                log.error(text, error)
             self._stalled, self._refused = ready, error
             self._hasten()
             return
         if self._stalled is not None:
-            log.info("there is space again: this node takes part in changes of metadata")
+            log.info("the log of the metadata can be written again: this node takes part in changes")
             self._stalled = self._refused = None
         self._unsynced.append(ready)
         if ready.snapshot is not None:

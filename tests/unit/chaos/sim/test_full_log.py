@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cluster.transport.admin_port import AdminRefused, ExitCode
@@ -115,3 +117,22 @@ def test_who_hears_late_of_its_return_has_not_answered_without_it(founded_lab: L
     lab.publish(full, "q", 1)
     lab.until_converged()
     assert lab.ready(late, "q") == 1
+
+
+def test_a_snapshot_for_which_there_is_no_descriptor_is_waited_for(lab: Lab) -> None:
+    """Of the leader's: it is another file beside the log."""
+    lab.cluster.personality = replace(lab.cluster.personality, log_entries_kept=5)
+    lab.found()
+    leader = lab.leader()
+    late = next(name for name in NAMES if name != leader)
+    lab.cluster.isolate(late)
+    lab.pass_time(20)
+    lab.declare(leader, *(f"queue {number}" for number in range(30)))
+    disk = lab.cluster.machines[late].disk
+    disk.open_limit = len(disk.descriptors)
+    lab.cluster.isolate_end(late)
+    lab.pass_time(20)
+    assert lab.ends_of(late) == []
+    assert lab.cluster.nodes[late].raft._stalled is not None
+    disk.open_limit = None
+    lab.until_converged()
