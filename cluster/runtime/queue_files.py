@@ -177,6 +177,8 @@ class NodeQueueFiles:
     def vhosts_are(self, vhosts: Collection[str]) -> None:
         """There are no others: what this node has of any is deleted, once nothing is left of its queues."""
         self._gone = dict.fromkeys(vhost for vhost in self._vhosts if vhost not in vhosts)
+        for vhost in [vhost for vhost in self._to_delete if vhost not in vhosts and vhost not in self._vhosts]:
+            del self._to_delete[vhost]  # its directory goes as a whole
         try:
             self._removals.take_unknown(vhosts, [store.directory for store in self._vhosts.values()])
         except StorageError as error:
@@ -250,10 +252,12 @@ class NodeQueueFiles:
             raise
 
     def _delete_again(self, now_ms: int) -> None:
-        """Now and then, what the disk has refused."""
-        if not self._undeleted or now_ms < self._delete_again_at_ms:
+        """Now and then, what the disk has refused; or refused to open, so that it could not be deleted there."""
+        if now_ms < self._delete_again_at_ms:
             return
         self._delete_again_at_ms = now_ms + DELETE_AGAIN_EVERY_MS
+        for vhost in [vhost for vhost in self._to_delete if vhost not in self._vhosts]:
+            self.on_vhost_wanted(vhost)
         for queue_id, vhost in list(islice(self._undeleted.items(), DELETED_AGAIN_MAX)):
             store = self._vhosts.get(vhost)
             del self._undeleted[queue_id]

@@ -448,6 +448,37 @@ def test_a_queue_that_could_not_be_deleted_is_deleted_later(monkeypatch: pytest.
     assert not [path for path in node.disk.snapshot() if f"/{RECORD.queue_id}/" in path or "/deleting/" in path]
 
 
+@pytest.mark.parametrize("is_vhost_deleted", [False, True])
+def test_a_vhost_that_could_not_be_opened_to_delete_a_queue_of_it_is_opened_later(is_vhost_deleted: bool) -> None:
+    node = Files()
+    node.fill()
+    node.queue.terminate()
+    wanted: list[str] = []
+
+    def open_vhost(vhost: str) -> None:
+        wanted.append(vhost)
+        try:
+            steps = node.files.vhost_opening(vhost)
+            assert steps is not None
+            run_through(steps)
+        except StorageError:
+            node.files.vhost_failed(vhost)
+
+    start_without_queues(node, lambda _vhost: None)
+    node.files.vhost_failed("/")
+    node.files.on_vhost_wanted = open_vhost
+    node.disk.open_limit = node.disk.open_handles
+    node.files.delete_queue(RECORD)
+    assert wanted == ["/"]
+    node.disk.open_limit = None
+    if is_vhost_deleted:
+        node.files.vhosts_are([])
+    node.now_ms += DELETE_AGAIN_EVERY_MS
+    work_on(node)
+    assert wanted == (["/"] if is_vhost_deleted else ["/", "/"])
+    assert not [path for path in node.disk.snapshot() if f"/{RECORD.queue_id}/" in path or "/deleting/" in path]
+
+
 def test_a_queue_that_could_not_be_deleted_and_is_wanted_again_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Files()
     node.fill()
