@@ -35,7 +35,8 @@ class SyncWatch:
     def __init__(self, core: RaftCore, hanging_after_ms: int) -> None:
         self._core = core
         self._hanging_after_ms = hanging_after_ms
-        #: When the sync that is under way began.
+        #: When the sync that is under way was given to the worker, and when it began.
+        self._given_ms = 0
         self._began_ms: int | None = None
         #: The last look found it overdue.
         self._is_overdue = False
@@ -44,7 +45,7 @@ class SyncWatch:
 
     def began(self, now_ms: int) -> None:
         """A sync was given to the worker."""
-        self._began_ms = now_ms
+        self._given_ms = self._began_ms = now_ms
         self._is_overdue = False
 
     def ended(self) -> None:
@@ -56,10 +57,9 @@ class SyncWatch:
             log.info("the disk has synced the log of the cluster's metadata: this node may lead the cluster again")
 
     def look(self, now_ms: int, writing_since_ms: int | None = None) -> StorageError | None:
-        """On every tick. What to say of the disk if it hangs. ``writing_since_ms``: since when a snapshot is being
-        written, which the sync may have to wait for."""
-        is_writing = writing_since_ms is not None and now_ms - writing_since_ms < HANGING_SNAPSHOT_MS
-        if is_writing and self._began_ms is not None:
+        """On every tick. What to say of the disk if it hangs. ``writing_since_ms``: since when the worker has had a
+        snapshot to write, which the sync may have to wait for."""
+        if self._began_ms is not None and self._must_wait(now_ms, writing_since_ms):
             self._began_ms, self._is_overdue = now_ms, False
         if self._began_ms is None or now_ms - self._began_ms < self._hanging_after_ms:
             return self._hanging
@@ -73,3 +73,9 @@ class SyncWatch:
         if self._core.voters != (self._core.node,):
             self._core.stand_back(now_ms)
         return self._hanging
+
+    def _must_wait(self, now_ms: int, writing_since_ms: int | None) -> bool:
+        """The sync was given to the worker behind a snapshot, not before it, and that does not hang."""
+        if writing_since_ms is None or writing_since_ms > self._given_ms:
+            return False
+        return now_ms - writing_since_ms < HANGING_SNAPSHOT_MS

@@ -118,3 +118,13 @@ def test_the_time_of_a_sync_begins_when_the_snapshot_is_written() -> None:
     assert not bench.look(5000 + 4 * HANGING_MS)
     assert bench.look(5001 + 4 * HANGING_MS)
     assert bench.watch.look(5002 + 4 * HANGING_MS, 5002 + 4 * HANGING_MS), "what hangs, hangs until it has ended"
+
+
+def test_a_sync_for_which_a_snapshot_has_to_wait_hangs_all_the_same() -> None:
+    """The worker does one thing after the other: what is given to it while the disk hangs is not what that sync waits
+    for."""
+    bench = Bench()
+    for now_ms, hangs in ((5000 + HANGING_MS, False), (5001 + HANGING_MS, True)):
+        bench.heard(now_ms)
+        assert (bench.watch.look(now_ms, 6000) is not None) == hangs
+    assert not bench.leads()
