@@ -329,8 +329,10 @@ class Admission:
         if self._told_to_join in (credentials.group, *credentials.superseded_groups):
             self._members = tuple(sorted({*self._members, *credentials.members}))
             self._hosts[peer] = None
+            self._strangers.pop(peer, None)
             return True
         self._strangers[peer] = None
+        self._hosts.pop(peer, None)
         text = f"{peer} is of another cluster than the one that {self._node} was told to join"
         if {*self._members} <= {*self._strangers, self._node}:
             self._on_refused(f"{text}: start it with an empty data directory, and run `warrenctl join_cluster` again")

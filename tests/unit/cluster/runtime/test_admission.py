@@ -336,6 +336,27 @@ def test_who_was_told_which_cluster_to_join_is_not_ended_by_one_of_its_list_that
     assert "n5 is of another cluster" in lost.refusals[0], "and so are all that it was told of"
 
 
+def test_who_was_told_which_cluster_to_join_takes_each_peer_for_what_it_is_now() -> None:
+    """One that was of it leaves, and one that had left comes back, while the list waits for a majority, say."""
+    n1, n2, n3 = founded()
+    n4 = Node(N4, members=(*NAMES, N4), told_to_join=n1.file.current.group)
+    alone = Node(N3, members=(N3,))
+
+    def shown_to(peer: Node, *names: NodeName) -> list[tuple[NodeName, ...]]:
+        for name in names:
+            n4.gate.heed(name, peer.gate.credentials(N4))
+        return [n4.gate.credentials(name).members for name in names]
+
+    assert shown_to(n3, N3) == [(*NAMES, N4)]
+    assert shown_to(alone, N3) == [()]
+    shown_to(n3, N3)
+    shown_to(alone, N1, N2)
+    assert n4.refusals == [], "one is left that it can join"
+    shown_to(n2, N2)
+    shown_to(alone, N2, N3)
+    assert "n3 is of another cluster" in n4.refusals[0]
+
+
 def test_two_that_were_told_to_join_each_other_say_how_that_ends(caplog: pytest.LogCaptureFixture) -> None:
     """Each of them has begun again, and nothing is left of what the other is to join."""
     n4, n5 = (Node(name, members=(N4, N5), told_to_join="0" * 32) for name in (N4, N5))
