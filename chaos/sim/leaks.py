@@ -17,13 +17,14 @@ meant to last until the next start: files of a shared store that are frozen, whi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.insides import contents, vhost_stores
+from chaos.sim.machine import DATA_DIR
 from cluster.composition import Node
 from node.ids import MSG_ID_BYTES, MsgId, QueueId
-from node.queues.vhost_store import VhostStore
+from node.queues.vhost_store import VHOSTS_NAME, VhostStore
 from node.store.deletions import DELETING_NAME, QUEUES_NAME
 from node.store.disk.simulated import SimulatedDisk
 from node.store.shared.msg_store import MessageStore
@@ -42,9 +43,14 @@ def what_is_left(cluster: SimulatedCluster) -> Iterator[str]:
     for name, node in cluster.nodes.items():
         disk = cluster.machines[name].disk
         owned = owned_messages(node)
-        for store in vhost_stores(node):
-            kept = _kept_queues(node, disk, store)
-            for reason in (*_left_of_queues(disk, store, kept), *_left_in_stores(store, owned, kept)):
+        stores = {store.directory: store for store in vhost_stores(node)}
+        for vhost in disk.list(f"{DATA_DIR}/{VHOSTS_NAME}"):
+            directory = f"{DATA_DIR}/{VHOSTS_NAME}/{vhost}"
+            store = stores.get(directory)
+            kept = _kept_queues(node, disk, directory)
+            for reason in _left_of_queues(disk, directory, {*kept, *(_open_queues(store) if store else ())}):
+                yield f"{name}: {reason}"
+            for reason in _left_in_stores(store, owned, kept) if store else ():
                 yield f"{name}: {reason}"
         for reason in _left_open(disk, node):
             yield f"{name}: {reason}"
@@ -56,23 +62,23 @@ def owned_messages(node: Node) -> Counter[MsgId]:
     return Counter(MsgId(envelope[:MSG_ID_BYTES]) for role in roles.values() for _, envelope in contents(role))
 
 
-def _kept_queues(node: Node, disk: SimulatedDisk, store: VhostStore) -> list[str]:
-    """Names of the directories of queues that there are, and that this node has no part in."""
+def _kept_queues(node: Node, disk: SimulatedDisk, directory: str) -> list[str]:
+    """Names of the directories, in that of a vhost, of queues that there are, and that this node has no part in."""
     records, here = node.runtime.metadata.state.masterships, node.runtime.node
     kept = []
-    for name in disk.list(f"{store.directory}/{QUEUES_NAME}"):
+    for name in disk.list(f"{directory}/{QUEUES_NAME}"):
         record = records.get(QueueId(int(name)))
         if record is not None and here not in (record.master, *record.mirrors):
             kept.append(name)
     return kept
 
 
-def _left_of_queues(disk: SimulatedDisk, store: VhostStore, kept: list[str]) -> Iterator[str]:
-    deleted = disk.list(f"{store.directory}/{DELETING_NAME}")
+def _left_of_queues(disk: SimulatedDisk, directory: str, known: Collection[str]) -> Iterator[str]:
+    """In the directory of a vhost, whether the node has opened that or has nothing of its queues."""
+    deleted = disk.list(f"{directory}/{DELETING_NAME}")
     if deleted:
         yield f"of deleted queues there is still {_some(deleted)}"
-    known = _open_queues(store).union(kept)
-    unknown = [name for name in disk.list(f"{store.directory}/{QUEUES_NAME}") if name not in known]
+    unknown = [name for name in disk.list(f"{directory}/{QUEUES_NAME}") if name not in known]
     if unknown:
         yield f"there are directories of queues that are not open: {_some(unknown)}"
 

@@ -7,9 +7,10 @@ import pytest
 from chaos.sim.client import Channel
 from chaos.sim.insides import vhost_stores
 from chaos.sim.leaks import what_is_left, why_not_given_back
+from chaos.sim.machine import DATA_DIR
 from chaos.sim.run import run_schedule
 from node.ids import MsgId
-from node.queues.vhost_store import VhostStore
+from node.queues.vhost_store import VhostStore, vhost_directory
 from node.store.disk.simulated import SimulatedFile
 from node.store.queue_storage import STUB_NAME
 from tests.support.sim_lab import Lab
@@ -85,6 +86,13 @@ def test_what_is_left_of_a_deleted_queue_is_found(lab: Lab) -> None:
 def test_so_is_the_directory_of_a_queue_that_does_not_exist(lab: Lab) -> None:
     store = store_of(lab, "n1")
     lab.cluster.machines["n1"].disk.mkdir(f"{store.directory}/queues/99")
+    assert why_not_given_back(lab.cluster) == "n1: there are directories of queues that are not open: 99"
+
+
+def test_also_in_a_vhost_that_its_node_does_not_open(lab: Lab) -> None:
+    lab.ask("n1", lambda admin: admin.add_vhost("v"))
+    disk, directory = lab.cluster.machines["n1"].disk, vhost_directory(DATA_DIR, "v")
+    disk.mkdir(f"{directory}/queues/99")
     assert why_not_given_back(lab.cluster) == "n1: there are directories of queues that are not open: 99"
 
 
