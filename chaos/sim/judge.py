@@ -105,6 +105,8 @@ class Circumstances:
     #: For each node the times at which a life of it ended, and those at which it lost what was not synced.
     deaths: Mapping[str, Sequence[int]] = field(default_factory=dict)
     powers: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    #: Queues -> when which node gave up the copy that it had, with all that was in its memory: the disk refused it.
+    given_up: Mapping[int, Sequence[tuple[int, str]]] = field(default_factory=dict)
     #: For each node its syncs: when each was asked for, and when it had taken effect.
     syncs: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
     #: Confirms wait for no sync.
@@ -217,6 +219,7 @@ def _has_gone_from_memory(queue: int, published_us: int, confirmed_us: int, circ
     """The master decided to confirm at some time between: whoever held everything then may be meant."""
     holders = circumstances.holders.get(queue, ())
     deaths = [(at_us, node) for node, times in circumstances.deaths.items() for at_us in times]
+    deaths += circumstances.given_up.get(queue, ())
     begins = [confirmed_us, *(entry.at_us for entry in holders if published_us <= entry.at_us <= confirmed_us)]
     return bool(holders) and any(not outlives(holders, deaths, begin_us) for begin_us in begins)
 

@@ -43,7 +43,7 @@ from cluster.mirroring import master, mirror, promotion, turn
 from cluster.sessions.routes import RouteState
 from cluster.transport import outbox
 from node.errors import StorageError, WarrenError
-from node.ids import QueueId
+from node.ids import QueueId, QueueName
 from node.message import Message
 from node.queues import digests, local_replica
 from node.store.disk.simulated import SimulatedCrashError
@@ -54,6 +54,8 @@ EXPECTED_ERRORS = (
     "this node pauses (pause_minority)",
     "queue %d has no other complete copy that is up",
 )
+#: What it says when it gives up its copy of a queue, with what that had in memory.
+GIVEN_UP = ("%s: this node's copy is out of service: ", "%s: its files could not be closed cleanly: ")
 
 
 @dataclass
@@ -127,6 +129,8 @@ class Run:
             moment=stage.node_moment,
             cancelled=stage.cancelled_syncs.add,
         )
+        #: Queues -> when which node gave its copy up.
+        self._given_up: dict[int, list[tuple[int, str]]] = {}
         self._is_hostile = any(step.kind == "hostile" for step in schedule.steps)
         self._checks = Checks(cluster, schedule.seed, self._invariant_broken, every=checks_every)
 
@@ -158,6 +162,8 @@ class Run:
             self.stage.sightings.note("a torn record was found")
         if "does not read them" in text:
             self.stage.violate("overflow", f"{where}: {text}")
+        if record.msg.startswith(GIVEN_UP) and isinstance(record.args, tuple) and isinstance(record.args[0], QueueName):
+            self._note_given_up(where, record.args[0])
         if record.levelno < logging.ERROR or record.msg.startswith(EXPECTED_ERRORS):
             return
         error = record.exc_info[1] if record.exc_info else None
@@ -168,6 +174,11 @@ class Run:
         if is_mistake or machine is None or not machine.is_disk_suspect:
             kind = "contained mistake" if is_mistake else "error"
             self.stage.violate(kind, f"{where}: {text}: {error!r}{place(error)}")
+
+    def _note_given_up(self, node: str, name: QueueName) -> None:
+        number = queue_number(name.name)
+        if number is not None:
+            self._given_up.setdefault(number, []).append((self._limits.now_us(), node))
 
     def _dropped(self, kind: Kind, dropped: Sequence[Message], queue_id: QueueId) -> None:
         """These have left this queue legally."""
@@ -311,6 +322,7 @@ class Run:
             hand_outs=self._hand_outs(),
             deaths=self.cluster.deaths,
             powers=self.cluster.powers,
+            given_up=self._given_up,
             syncs={name: machine.syncs for name, machine in self.cluster.machines.items()},
             is_flush=self.schedule.personality.is_flush,
         )

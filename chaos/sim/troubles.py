@@ -95,7 +95,9 @@ def draw_fan_outs(chance: Random, personality: Personality, end_ms: int, others:
     steps = []
     for _ in range(chance.choice((5, 15))):
         queues = sorted(chance.sample(range(p.queues), chance.randint(2, p.queues)))
-        burst, size = chance.randint(1, 4), chance.choice((p.body_bytes_max, 9_000))
+        # What a mirror is filled with at so many bytes a second must not outlast the run.
+        large = p.body_bytes_max if p.sync_throughput_bytes else 9_000
+        burst, size = chance.randint(1, 4), chance.choice((p.body_bytes_max, large))
         is_persistent = int(chance.randrange(100) < p.persistent_percent)
         arguments = (chance.randrange(p.publishers), queues, burst, chance.randint(0, size), is_persistent)
         steps.append(Step(int(chance.uniform(0, end_ms)), "fan_out", arguments))

@@ -151,6 +151,15 @@ def test_what_lives_in_memory_may_go_with_everybody_who_had_it(deaths: dict[str,
     assert kinds(confirmed(), holders=holders, deaths=deaths) == ["lost"], "a persistent one lives on disks"
 
 
+def test_what_lives_in_memory_goes_with_a_copy_that_its_disk_has_ended() -> None:
+    holders = {0: held((0, ["n1", "n2"]))}
+    both = {0: [(AFTER, "n1"), (AFTER, "n2")]}
+    assert kinds(confirmed(), transient={KEY}, holders=holders, given_up=both) == []
+    assert kinds(confirmed(), transient={KEY}, holders=holders, given_up={0: both[0][:1]}) == ["lost"]
+    assert kinds(confirmed(), transient={KEY}, holders=holders, given_up={1: both[0]}) == ["lost"], "another queue"
+    assert kinds(confirmed(), holders=holders, given_up=both) == ["lost"], "a persistent one lives on disks"
+
+
 def test_where_nobody_is_known_to_have_held_it_there_is_no_excuse() -> None:
     assert kinds(confirmed(), transient={KEY}) == ["lost"]
 

@@ -45,3 +45,14 @@ def test_no_queue_may_be_away_when_messages_go_to_several() -> None:
     for schedule in fanned:
         assert UNBINDING.isdisjoint(step.kind for step in schedule.steps)
         assert not schedule.personality.overflow
+
+
+def test_where_mirrors_are_filled_slowly_no_large_message_goes_to_several() -> None:
+    fanned = [
+        (schedule.personality, step.args[3])
+        for schedule in map(draw_schedule, SEEDS)
+        for step in schedule.steps
+        if step.kind == "fan_out" and schedule.personality.sync_throughput_bytes
+    ]
+    assert fanned
+    assert all(body_bytes <= personality.body_bytes_max for personality, body_bytes in fanned)
