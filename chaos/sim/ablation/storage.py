@@ -22,9 +22,8 @@ from node.queues.writes import Writes
 from node.store.disk.guarded import GuardedDisk
 from node.store.index.held_references import HeldReferences
 from node.store.index.v1.journals import Journals
-from node.store.queue_storage import TERMS_NAME, QueueStorage
+from node.store.queue_storage import TERMS_NAME, GivenUp, QueueStorage
 from node.store.shared.msg_store import MessageStore
-from node.store.shared.port import Releases
 from node.store.shared.store_files import StoreFiles
 
 
@@ -137,8 +136,8 @@ def deleted_vhosts_stay(patches: Patches) -> None:
 def given_up_copies_forget(patches: Patches) -> None:
     """Of a copy that was given up nobody knows which references it held: its files are believed, as after a start."""
 
-    def forget(self: VhostStore, queue_id: QueueId, held: HeldReferences | None, pieces: Releases) -> None:
-        self._given_up[queue_id] = pieces
+    def forget(self: VhostStore, queue_id: QueueId, held: HeldReferences | None, given_up: GivenUp) -> None:
+        self._given_up[queue_id] = given_up
 
     patches.setattr(VhostStore, "_was_given_up", forget)
 
@@ -146,7 +145,7 @@ def given_up_copies_forget(patches: Patches) -> None:
 def given_up_copies_keep(patches: Patches) -> None:
     """A copy that was given up gives nothing back."""
 
-    def keep(self: VhostStore, queue_id: QueueId, held: HeldReferences | None, pieces: Releases) -> None:
+    def keep(self: VhostStore, queue_id: QueueId, held: HeldReferences | None, _given_up: GivenUp) -> None:
         if held is None:
             self._held.pop(queue_id, None)
         else:
