@@ -70,7 +70,8 @@ from node.ids import Incarnation, NodeName
 log = logging.getLogger(__name__)
 
 #: Starts of the directory before that the group may not know of, when it forgets a node. What such a start has proposed
-#: as its last may be in the log all the same: a start of the same number would be answered with the refusal of that.
+#: as its last may be in the log all the same: a start of the same number would be answered with the refusal of that. So
+#: a new directory passes over them, also if it was started more often than the group knows of the one before.
 UNHEARD_STARTS = 100
 
 
@@ -459,8 +460,9 @@ class Admission:
 
     def _join(self, credentials: Credentials) -> None:
         """The group means this node, which has nothing yet, by its identity."""
-        if self._incarnation <= credentials.receiver_incarnation:
-            after = Incarnation(credentials.receiver_incarnation + UNHEARD_STARTS)
+        known = credentials.receiver_incarnation
+        after = Incarnation(known + UNHEARD_STARTS if known else 0)
+        if self._incarnation <= after:
             log.info("%s counts its starts on from %d", self._node, after)
             self._count_on_from(after)
         else:

@@ -498,7 +498,9 @@ def test_a_node_whose_list_lacks_a_member_is_refused_and_both_lists_are_named() 
     assert "cannot join the cluster of n1, n2, n3, to which n1 belongs, with the list n1, n2, n4" in n4.refusals[0]
 
 
-def test_a_forgotten_name_comes_back_with_another_directory_and_counts_its_starts_on() -> None:
+@pytest.mark.parametrize("starts", [1, 8, 7 + UNHEARD_STARTS])
+def test_a_forgotten_name_comes_back_with_another_directory_and_counts_its_starts_on(starts: int) -> None:
+    """The group knows of seven of the directory before; what the eighth has proposed may be in the log."""
     n1, _, n3 = founded()
     n1.state.members[N3] = MemberRecord(N3, "n3:1", "", Incarnation(7), is_up=False)
     n1.state.admissions.forget(ForgetNode(N3), n1.state.members.pop(N3))
@@ -508,6 +510,9 @@ def test_a_forgotten_name_comes_back_with_another_directory_and_counts_its_start
     assert "n3 was removed from the cluster of n1, n2: delete its data directory" in n3.refusals[0]
     assert "or, if it has none, by `warrenctl join_cluster`" in n3.refusals[0]
     fresh = Node(N3)
+    fresh.incarnation = Incarnation(starts)
+    fresh.gate = fresh.new_gate()
+    fresh.gate.join(fresh)
     for _ in range(2):
         with pytest.raises(HandshakeError):
             n1.meets(fresh)
