@@ -22,11 +22,13 @@ def open_queue(
     return harness.store.open_queue(queue_id, QueueName("/", f"q{queue_id}"), durable, version)
 
 
-def fan_out(harness: StoreHarness, count: int, version: int) -> tuple[LocalReplica, LocalReplica]:
+def fan_out(
+    harness: StoreHarness, count: int, version: int, body_bytes: int = BODY_BYTES
+) -> tuple[LocalReplica, LocalReplica]:
     """Two queues with the same durable messages."""
     queues = open_queue(harness, FIRST, version), open_queue(harness, SECOND, version)
     for queue in queues:
-        queue.publish(publications(1, count, body=bytes(BODY_BYTES)))
+        queue.publish(publications(1, count, body=bytes(body_bytes)))
     harness.sync()
     return queues
 

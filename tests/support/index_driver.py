@@ -38,19 +38,28 @@ SMALL = StoreConfig(embed_below_bytes=60, v1_segment_entries=8, v1_journal_entri
 SMALL_BODY, BIG_BODY = 10, 90
 
 
-class FaultyDisk(SimulatedDisk):
-    """Knows which files were synced, and fails the sync that is operation number ``fail_sync_at``."""
+class CountedDisk(SimulatedDisk):
+    """Knows the numbers of the operations that were syncs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sync_numbers: list[int] = []
+
+    def before_sync(self, path: str, lose: Callable[[], None]) -> None:
+        self.sync_numbers.append(self.operations + 1)
+        super().before_sync(path, lose)
+
+
+class FaultyDisk(CountedDisk):
+    """Knows which files were synced, too, and fails the sync that is operation number ``fail_sync_at``."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fail_sync_at = -1
         self.has_failed = False
         self.synced: list[str] = []
-        #: Numbers of the operations that were syncs.
-        self.sync_numbers: list[int] = []
 
     def before_sync(self, path: str, lose: Callable[[], None]) -> None:
-        self.sync_numbers.append(self.operations + 1)
         if self.operations + 1 == self.fail_sync_at:
             self.fail_syncs = path
             self.has_failed = True

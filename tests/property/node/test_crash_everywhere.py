@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Callable
 
 import pytest
 
@@ -37,6 +36,7 @@ from node.store.disk.simulated import CrashStyle, SimulatedDisk
 from node.store.formats.record import HEADER_BYTES, SLOT_BYTES, ZERO_SLOT
 from node.store.shared.config import StoreConfig
 from tests.support.amounts import slow
+from tests.support.index_driver import CountedDisk
 from tests.support.messages import make_message
 from tests.support.stores import DATA_DIRECTORY, run_sync_round
 
@@ -60,18 +60,6 @@ def config(compaction: str, version: int, *, is_flush: bool = False) -> StoreCon
         io_batch_messages=2,
         compaction=compaction,
     )
-
-
-class CountedDisk(SimulatedDisk):
-    """Knows the numbers of the operations that were syncs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sync_numbers: list[int] = []
-
-    def before_sync(self, path: str, lose: Callable[[], None]) -> None:
-        self.sync_numbers.append(self.operations + 1)
-        super().before_sync(path, lose)
 
 
 class Workload:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -430,18 +431,25 @@ def test_an_opening_of_a_vhost_that_fails_leaves_no_file_open(
     assert open_descriptors(tmp_path) == before
 
 
-def test_a_queue_that_could_not_be_deleted_is_deleted_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = Files()
+@contextmanager
+def undeleted(node: Files) -> Iterator[None]:
+    """The disk has refused to delete the queue, and still refuses to rename."""
     node.fill()
     node.queue.terminate()
 
     def refuse(_old_path: str, _new_path: str) -> None:
         raise DiskFullError("rename failed: No space left on device (errno 28)")
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node.disk, "rename", refuse)
         with pytest.raises(DiskFullError):
             node.files.delete_queue(RECORD)
+        yield
+
+
+def test_a_queue_that_could_not_be_deleted_is_deleted_later() -> None:
+    node = Files()
+    with undeleted(node):
         node.tick()
     node.now_ms += DELETE_AGAIN_EVERY_MS
     work_on(node)
@@ -479,18 +487,10 @@ def test_a_vhost_that_could_not_be_opened_to_delete_a_queue_of_it_is_opened_late
     assert not [path for path in node.disk.snapshot() if f"/{RECORD.queue_id}/" in path or "/deleting/" in path]
 
 
-def test_a_queue_that_could_not_be_deleted_and_is_wanted_again_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_could_not_be_deleted_and_is_wanted_again_stays() -> None:
     node = Files()
-    node.fill()
-    node.queue.terminate()
-
-    def refuse(_old_path: str, _new_path: str) -> None:
-        raise DiskFullError("rename failed: No space left on device (errno 28)")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(node.disk, "rename", refuse)
-        with pytest.raises(DiskFullError):
-            node.files.delete_queue(RECORD)
+    with undeleted(node):
+        pass
     depth = open_at_once(node.files, RECORD).ready
     node.now_ms += DELETE_AGAIN_EVERY_MS
     work_on(node)

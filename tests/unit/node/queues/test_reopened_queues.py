@@ -12,36 +12,18 @@ import pytest
 
 from cluster.mirroring.master import MirroringSettings
 from node.errors import DiskFullError, OpenFilesError, StorageError
-from node.ids import QueueId, QueueName
-from node.queues.local_replica import LocalReplica
+from node.ids import QueueName
 from node.queues.options import QueueOptions
 from node.store.disk.simulated import CrashStyle
 from node.store.index.conversion import ConvertingIndex
 from node.store.shared.config import StoreConfig
 from tests.support.full_disk import Refusal
+from tests.support.given_up import FIRST, SECOND, fan_out, open_queue, settle_all
 from tests.support.messages import make_message, publications
 from tests.support.queue_sets import CLIENT, N1, N2, OTHER, Q, QueueSetNetwork, mastership
 from tests.support.stores import StoreHarness
 
-FIRST, SECOND = QueueId(7), QueueId(8)
 BODY_BYTES = 20_000
-
-
-def open_queue(harness: StoreHarness, queue_id: QueueId, version: int | None = None) -> LocalReplica:
-    return harness.store.open_queue(queue_id, QueueName("/", f"q{queue_id}"), True, version)
-
-
-def fan_out(harness: StoreHarness, count: int, version: int) -> tuple[LocalReplica, LocalReplica]:
-    """Two queues with the same durable messages."""
-    queues = open_queue(harness, FIRST, version), open_queue(harness, SECOND, version)
-    for queue in queues:
-        queue.publish(publications(1, count, body=bytes(BODY_BYTES)))
-    harness.sync()
-    return queues
-
-
-def settle_all(queue: LocalReplica) -> None:
-    queue.ack([delivery.seq_id for delivery in queue.fetch(10_000, ack_required=True)])
 
 
 def collect_garbage(harness: StoreHarness) -> None:
@@ -61,7 +43,7 @@ def messages_left_after_a_clean_start(harness: StoreHarness) -> int:
 @pytest.mark.parametrize("version", [1, 2])
 def test_what_another_queue_has_outlives_a_queue_that_failed_with_acks(version: int) -> None:
     harness = StoreHarness()
-    first, second = fan_out(harness, 3, version)
+    first, second = fan_out(harness, 3, version, BODY_BYTES)
     first.ack([delivery.seq_id for delivery in first.fetch(1, ack_required=True)])
     first.engine.writes.fail(StorageError("write of 0.qi failed: Input/output error (errno 5)"))
     first.terminate()
@@ -121,7 +103,7 @@ def test_what_another_queue_has_outlives_a_queue_that_was_closed_on_a_full_disk(
     version: int, count: int, refused: str
 ) -> None:
     harness = StoreHarness(StoreConfig(v2_segment_entries=32))
-    first, second = fan_out(harness, count, version)
+    first, second = fan_out(harness, count, version, BODY_BYTES)
     with Refusal(harness.disk, refused, 1, 0.0):
         deliveries = first.fetch(count, True)
         first.publish(publications(1001, 1, body=bytes(10)))
@@ -162,7 +144,7 @@ def test_a_conversion_that_a_full_disk_did_not_let_go_on_loses_nothing_when_ther
 
 def test_what_a_failed_copy_had_that_was_deleted_is_found_by_the_next_start() -> None:
     harness = StoreHarness()
-    first, second = fan_out(harness, 5, 2)
+    first, second = fan_out(harness, 5, 2, BODY_BYTES)
     settle_all(second)
     first.engine.writes.fail(StorageError("write of 0.qi failed: Input/output error (errno 5)"))
     first.terminate()
@@ -174,7 +156,7 @@ def test_what_a_failed_copy_had_that_was_deleted_is_found_by_the_next_start() ->
 @pytest.mark.parametrize("version", [1, 2])
 def test_what_a_queue_had_that_was_deleted_while_it_was_opened_first_is_given_back(version: int) -> None:
     harness = StoreHarness()
-    fan_out(harness, 5, version)
+    fan_out(harness, 5, version, BODY_BYTES)
     harness.disk.crash(CrashStyle.DROP, random.Random(1))
     harness.start()
     harness.store.delete_queue_directory(SECOND)
@@ -188,7 +170,7 @@ def test_what_a_queue_had_that_was_deleted_while_it_was_opened_first_is_given_ba
 
 def test_references_of_a_deleted_queue_that_could_not_be_read_are_found_by_the_next_start() -> None:
     harness = StoreHarness()
-    for queue in fan_out(harness, 5, 2):
+    for queue in fan_out(harness, 5, 2, BODY_BYTES):
         queue.terminate()
     for queue_id in (FIRST, SECOND):
         harness.store.delete_queue_directory(queue_id)
@@ -201,7 +183,7 @@ def test_references_of_a_deleted_queue_that_could_not_be_read_are_found_by_the_n
 
 def test_a_queue_that_was_closed_cleanly_leaves_the_tables_of_the_shared_store_in_force() -> None:
     harness = StoreHarness()
-    first, second = fan_out(harness, 5, 2)
+    first, second = fan_out(harness, 5, 2, BODY_BYTES)
     settle_all(first)
     first.terminate()
     open_queue(harness, FIRST).terminate()
