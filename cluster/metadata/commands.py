@@ -173,7 +173,8 @@ class AddMirror:
 
 @dataclass(frozen=True, slots=True)
 class MoveMaster:
-    """Make a complete mirror the master; the old master stays as the youngest mirror, complete too.
+    """Make a synchronised mirror the master (a complete one, if none is synchronised); the old master stays as the
+    youngest mirror, complete too.
 
     ``is_old_lost``: the disk of the old master has failed, so its copy no longer counts.
     """

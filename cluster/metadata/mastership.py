@@ -57,6 +57,9 @@ TAKING_SERVICE = 2
 FAILURE_DECIDES_STOPS = 3
 #: Under ``exactly`` a mirror that left by itself is replaced.
 REPLACING_MIRRORS = 3
+#: A master hands over to a mirror that is only complete (it restarted) as long as none is synchronised, whatever it
+#: asked for: what it knew may be old when that is committed.
+HANDING_TO_HEIRS = 3
 LATEST_VERSION = 3
 
 FIRST_EPOCH = Epoch(1)
@@ -217,8 +220,10 @@ def heirs(record: MastershipRecord) -> tuple[NodeName, ...]:
     return record.synchronised or tuple(mirror for mirror in record.mirrors if mirror in record.complete)
 
 
-def may_move_to(record: MastershipRecord, node: NodeName) -> bool:
-    """A mirror that has everything that survives a restart (a policy moves to synchronised ones only)."""
+def may_move_to(record: MastershipRecord, node: NodeName, rules_version: int) -> bool:
+    """One of the `heirs`, if these rules say so; any mirror that has what survives a restart, before."""
+    if rules_version >= HANDING_TO_HEIRS:
+        return node in heirs(record)
     return node in record.mirrors and node in record.complete
 
 
@@ -227,7 +232,7 @@ def move_master(record: MastershipRecord, node: NodeName, is_old_lost: bool = Fa
 
     It holds everything, too, unless ``is_old_lost``: its disk has failed.
     """
-    assert may_move_to(record, node), "a planned move never loses anything"
+    assert node in record.mirrors and node in record.complete, "a planned move never loses anything"
     old = record.master
     moved = add_mirror(_elect(record, node), old)
     if is_old_lost:

@@ -109,8 +109,10 @@ class RecordChanges(MetadataView):
                     self._table.mirror_left(command.queue_id, node)
                     self._place(self._queue_of(command.queue_id), "exactly", is_replacing=True)
             case MoveMaster():
-                if not rules.may_move_to(record, node):
-                    raise StaleMastershipError(f"{node} is not complete: moving there would lose messages")
+                if not rules.may_move_to(record, node, self.rules_version):
+                    raise StaleMastershipError(
+                        f"{node} is not synchronised any more, or not complete: moving there would lose messages"
+                    )
                 self._change_record(rules.move_master(record, node, command.is_old_lost), "moved")
             case _:
                 self._hear_of_mirror(command, record)

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.metadata.commands import AddMirror, DropMirror, NodeUp
+from cluster.metadata.commands import AddMirror, DropMirror, MoveMaster, NodeUp
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
 from node.ids import Epoch, Incarnation, NodeName
-from tests.support.metadata_state import N2, N3, StateUnderTest, follows, show
+from tests.support.metadata_state import N1, N2, N3, StateUnderTest, follows, show
 
 #: Snapshot that the release before made: n1 has died; it was the master of the mirrored queue ``ha``, and only it has
 #: the queue ``alone``.
@@ -130,6 +130,17 @@ def test_a_free_place_was_only_for_whom_the_policy_would_choose_up_to_version_2(
     assert cluster.record().mirrors == ()
     cluster.apply(AddMirror(queue_id, Epoch(1), N3))
     assert cluster.record().mirrors == mirrors
+
+
+@pytest.mark.parametrize(("version", "master"), [(2, N2), (3, N1)])
+def test_up_to_version_2_a_master_handed_over_to_any_complete_mirror(version: int, master: NodeName) -> None:
+    """n2 has restarted since it was asked for, and n3 is synchronised still."""
+    cluster = cluster_of_version(version)
+    cluster.policy({"ha-mode": "all"})
+    queue_id = cluster.declare().queue_id
+    cluster.up("n2", 2)
+    cluster.apply(MoveMaster(queue_id, Epoch(1), N2))
+    assert cluster.record().master == master
 
 
 def test_rules_that_older_members_do_not_know_come_with_the_protocol() -> None:
