@@ -103,15 +103,19 @@ class Stage:
             self.world.history.on_event = self.client_event
         self.visitor = Visitor("v", self.world, queue_name)
         self.transactors = [Transactor(number, self.world, queue_name) for number in range(p.transactors)]
-        is_limited = limit_lengths(self.schedule.steps)
+        self._is_limited = limit_lengths(self.schedule.steps)
         self.guests = [
-            Guest(number, self.world, queue_name, is_remembered=not p.earlier, is_limited=is_limited)
+            Guest(number, self.world, queue_name, is_remembered=not p.earlier, may_skip=self._may_skip)
             for number in range(p.guests)
         ]
 
     @property
     def personality(self) -> Personality:
         return self.schedule.personality
+
+    def _may_skip(self) -> bool:
+        """What nobody has confirmed may be missing in the midst of a queue of which nobody keeps account."""
+        return self._is_limited or any(machine.is_disk_suspect for machine in self.cluster.machines.values())
 
     def clients(self) -> Iterator[Client]:
         """All that live on until they are stopped."""

@@ -232,7 +232,8 @@ def move_master(record: MastershipRecord, node: NodeName, is_old_lost: bool = Fa
 
     It holds everything, too, unless ``is_old_lost``: its disk has failed.
     """
-    assert node in record.mirrors and node in record.complete, "a planned move never loses anything"
+    assert node in record.mirrors, "a planned move is to a node that has a copy"
+    assert node in record.complete, "a planned move never loses anything"
     old = record.master
     moved = add_mirror(_elect(record, node), old)
     if is_old_lost:
