@@ -34,6 +34,7 @@ FAILURE_REPEAT_MS = 35_000
 class Failure(NamedTuple):
     """Why this node's copy of a queue is out of service."""
 
+    queue: QueueRecord
     #: The record under which the cluster was told.
     record: MastershipRecord
     #: Its disk failed: what it holds cannot be relied on.
@@ -72,7 +73,7 @@ class OutOfService:
                 error,
                 exc_info=error,
             )
-        failure = Failure(record, is_damaged=isinstance(error, StorageError))
+        failure = Failure(queue, record, is_damaged=isinstance(error, StorageError))
         self._failures[queue.queue_id] = failure
         if isinstance(error, ShortageError):
             self._starved.add(queue.queue_id)
@@ -84,6 +85,10 @@ class OutOfService:
         if failure is not None:
             self._failures[record.queue_id] = failure._replace(record=record)
         return failure
+
+    def queues(self) -> list[QueueRecord]:
+        """Of which the copy here is out of service."""
+        return [failure.queue for failure in self._failures.values()]
 
     def starved(self) -> list[QueueId]:
         """Queues whose copy here is out of service for want of room or descriptors."""

@@ -283,8 +283,9 @@ class QueueSet:
         return list(self._processes)
 
     def held_queues(self) -> list[QueueRecord]:
-        """Queues of which this node has a copy in service, or is opening one."""
-        return [*(role.queue for role in self.roles.values()), *(queue for queue, _ in self._opening.values())]
+        """Queues of which this node has a copy, in service or out of it, or is opening one."""
+        opening = [queue for queue, _ in self._opening.values()]
+        return [*(role.queue for role in self.roles.values()), *opening, *self._failed.queues()]
 
     def recovered_percent(self, queue_id: QueueId) -> int | None:
         """How far the recovery of a queue is; ``None`` if it is not under way."""
@@ -520,7 +521,7 @@ class QueueSet:
     def tick(self, now_ms: int) -> None:
         """Time passes: throttled synchronisation goes on, stalled mirrors are noticed."""
         self._ticks.tick(now_ms)
-        for record, is_damaged in self._failed.to_repeat(now_ms):
+        for _, record, is_damaged in self._failed.to_repeat(now_ms):
             self._cluster.storage_failed(record, is_damaged=is_damaged)
 
     def policy_changed(self) -> Pieces[None]:

@@ -8,16 +8,18 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from cluster.metadata.commands import ChangeTopology, NodeDown, SetPolicy
+from cluster.metadata.commands import ChangeTopology, DropMirror, MoveMaster, NodeDown, SetPolicy
 from cluster.metadata.records import PolicyRecord
+from cluster.runtime.out_of_service import FAILURE_REPEAT_MS
 from cluster.runtime.queue_role import MasterRole
 from cluster.runtime.roles import TAKE_UP_SLICE_S
+from node.errors import DiskFullError, StorageError
 from node.ids import Incarnation, QueueId
 from node.pieces import at_once
 from node.queues.local_replica import LocalReplica
 from node.routing.router import Router
 from node.store.steps import Steps
-from node.topology.commands import Bind, DeclareExchange
+from node.topology.commands import Bind, DeclareExchange, DeleteQueue
 from node.topology.records import QueueRecord
 from tests.support.runtime_bench import N1, N2, N3, RuntimeBench
 
@@ -113,6 +115,28 @@ async def test_policies_that_a_snapshot_brings_hold_at_once(bench: RuntimeBench)
     assert not refuses()
     group.restore(with_limit)
     assert refuses()
+
+
+@pytest.mark.parametrize("error", [StorageError("broken"), DiskFullError("full"), ValueError("a mistake")])
+async def test_a_copy_out_of_service_is_forgotten_when_a_snapshot_knows_its_queue_no_more(
+    bench: RuntimeBench, error: Exception
+) -> None:
+    """Nobody is told of the deletion, and nobody is asked for ever to go on without this copy."""
+    queue_id = bench.declare()
+    queues = bench.runtime.queues
+    bench.log.has_quorum = False
+    queues.out_of_service(queue_id, error)
+    await bench.settle()
+    assert queues.is_failed(queue_id)
+    bench.stand_aside()
+    bench.log.commit(ChangeTopology(DeleteQueue("/", "q"), N1))
+    bench.take_part()
+    bench.runtime.metadata.restore(bench.runtime.metadata.state.snapshot())
+    assert not queues.is_failed(queue_id)
+    assert queues.starved() == []
+    bench.log.proposed.clear()
+    await bench.pass_time(FAILURE_REPEAT_MS)
+    assert not [command for command in bench.log.proposed if isinstance(command, MoveMaster | DropMirror)]
 
 
 async def test_routes_follow_the_policies_that_a_snapshot_brings(bench: RuntimeBench) -> None:
