@@ -446,6 +446,8 @@ class QueueSet:
         for queue_id in self._early.due(self._settings.applied_index_of):
             if isinstance(self.roles.get(queue_id), MirrorRole):
                 self._hear_early(queue_id)
+            elif not self._settings.is_queue(queue_id):
+                self._early.forget_queue(queue_id)  # it did not come early: the queue was gone before
 
     def link_up(self, node: NodeName) -> None:
         self._link_news.came(node, self.roles, is_up=True)

@@ -86,6 +86,8 @@ class QueueSetNode:
         self.full: set[NodeName] = set()
         self.line: dict[Hashable, Callable[[], None]] = {}
         self.incarnation = 0
+        #: Queues that were deleted.
+        self.deleted: set[QueueId] = set()
         #: How far this node has applied the metadata log.
         self.applied_index = 1
         self.now_s = self.look_s = 0.0
@@ -93,6 +95,9 @@ class QueueSetNode:
 
     def applied_index_of(self, _queue_id: QueueId) -> int:
         return self.applied_index
+
+    def is_queue(self, queue_id: QueueId) -> bool:
+        return queue_id not in self.deleted
 
     def start(self) -> None:
         self.incarnation += 1

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from cluster.mirroring.reports import ReportFollows, ReportMirrorStalled
 from cluster.mirroring.settings import MIRROR_UNREACHABLE_MS
 from node.ids import ChannelKey
 from node.pieces import at_once
 from tests.support.queue_sets import N1, N2, Q, QueueSetNetwork, mastership, pair, queue_record
+from tests.support.sizes import reachable_sizes
 
 
 def test_an_attach_that_comes_before_the_record_waits_for_it() -> None:
@@ -123,6 +126,27 @@ def test_what_came_early_is_not_heard_by_a_later_part_than_it_was_meant_for() ->
         network[N2].queues.follow(Q, record)
     network[N2].turn()
     assert not network.wires.get((N2, N1)), "it answers no conversation that is over"
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_what_a_master_says_of_a_queue_that_is_gone_is_not_kept(is_ahead: bool) -> None:
+    """Its frames may be slower than the log, which this node may also have been given as a snapshot."""
+    network = QueueSetNetwork(N1, N2)
+    master, mirror = network[N1], network[N2]
+    master.applied_index = 5
+    master.queues.follow(Q, mastership(Q, N1, N2))
+    master.publish(Q, 1, 3)
+    master.turn()
+    mirror.applied_index = 4 if is_ahead else 6
+    for message in network.wires[N1, N2]:
+        mirror.queues.receive(N1, message)
+    kept = reachable_sizes([mirror.queues], ("cluster", "node"), lambda _name: True)
+    assert kept["EarlyMessages._waiting"], "it may be of a queue of which this node is yet to hear"
+    mirror.applied_index = 7
+    mirror.deleted.add(Q.queue_id)
+    mirror.queues.log_applied()
+    kept = reachable_sizes([mirror.queues], ("cluster", "node"), lambda _name: True)
+    assert not kept["EarlyMessages._waiting"]
 
 
 def test_a_queue_with_consumers_on_a_node_whose_link_is_full_goes_on_when_it_has_room() -> None:
