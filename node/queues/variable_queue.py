@@ -90,6 +90,7 @@ class VariableQueue:
             self._next_deliver_seq_id = storage.terms.next_deliver_seq_id
             self.delivered_epoch = Epoch(storage.terms.delivered_epoch)
         self.origins.accept_any(storage.origins.values())
+        storage.was_adopted()
         if report is not None:
             report.redelivered = storage.index.count_live(0, self._next_deliver_seq_id)
         if self.next_seq_id >= storage.renew_at:

@@ -177,6 +177,11 @@ class QueueStorage:
             # All that was found has its own reference now.
             self._stores.persistent.release_many(self._held.loose)
             self._held = None
+        self._recovered.clear()
+
+    def was_adopted(self) -> None:
+        """Whoever uses this has what it needs of `terms` and `origins`, which may be as many as there are messages."""
+        self.terms, self.origins = None, {}
 
     def _opening(self) -> Steps[None]:
         is_new = not self._disk.exists(self._directory)
