@@ -1,4 +1,8 @@
-"""Asks the admin service of other nodes over gRPC; channels stay open between questions."""
+"""Asks the admin service of other nodes over gRPC; channels stay open between questions.
+
+Nodes may come back at other addresses, and an operator may name any (`join_cluster`). So channels are bounded: of too
+many, those that were asked longest ago are closed when nobody waits for an answer there.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -22,6 +27,19 @@ from node.ids import QueueId
 
 #: What nodes are configured with by default (``cluster.silence_timeout_ms``).
 SILENCE_TIMEOUT_MS = 5000
+#: More than clusters have nodes.
+CHANNELS_MAX = 64
+
+
+class _KeptChannel:
+    """A channel, and how many wait for answers there."""
+
+    __slots__ = ("channel", "stub", "waiting")
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.stub: Any = AdminStub(channel)
+        self.waiting = 0
 
 
 class GrpcAdminCaller:
@@ -41,11 +59,12 @@ class GrpcAdminCaller:
         self._channel_credentials = channel_credentials
         self._options = (*codec.CHANNEL_OPTIONS, *silence_options(silence_timeout_ms))
         self._cookie = cookie.encode()
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        #: By address, the one that was asked last comes last.
+        self._channels: dict[str, _KeptChannel] = {}
 
     async def close(self) -> None:
-        for channel in self._channels.values():
-            await channel.close(None)
+        for kept in self._channels.values():
+            await kept.channel.close(None)
         self._channels.clear()
 
     async def listing(
@@ -65,13 +84,13 @@ class GrpcAdminCaller:
         return document
 
     async def sync_queue(self, address: str, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
-        metadata = await self._prove(address, "SyncQueue", CHALLENGE_TIMEOUT_S)
-        call = self._stub(address).SyncQueue(pb.QueueRef(vhost=vhost, name=name), metadata=metadata)
-        try:
-            async for progress in call:
-                yield codec.progress_from_wire(progress)
-        except grpc.aio.AioRpcError as error:
-            raise _refused(error) from None
+        async with self._asked(address) as stub:
+            metadata = await self._prove(stub, address, "SyncQueue", CHALLENGE_TIMEOUT_S)
+            try:
+                async for progress in stub.SyncQueue(pb.QueueRef(vhost=vhost, name=name), metadata=metadata):
+                    yield codec.progress_from_wire(progress)
+            except grpc.aio.AioRpcError as error:
+                raise _refused(error) from None
 
     async def cancel_sync_queue(self, address: str, vhost: str, name: str, *, timeout_s: float) -> None:
         await self._ask(address, "CancelSyncQueue", pb.QueueRef(vhost=vhost, name=name), timeout_s)
@@ -85,34 +104,48 @@ class GrpcAdminCaller:
     async def _ask(self, address: str, method: str, request: object, timeout_s: float) -> Any:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
-        metadata = await self._prove(address, method, timeout_s)
-        ask = getattr(self._stub(address), method)
-        try:
-            return await ask(request, timeout=max(0.0, until_s - loop.time()), metadata=metadata)
-        except grpc.aio.AioRpcError as error:
-            raise _refused(error) from None
+        async with self._asked(address) as stub:
+            metadata = await self._prove(stub, address, method, timeout_s)
+            try:
+                return await getattr(stub, method)(request, timeout=max(0.0, until_s - loop.time()), metadata=metadata)
+            except grpc.aio.AioRpcError as error:
+                raise _refused(error) from None
 
-    async def _prove(self, address: str, method: str, timeout_s: float) -> list[tuple[str, bytes]]:
+    async def _prove(self, stub: Any, address: str, method: str, timeout_s: float) -> list[tuple[str, bytes]]:
         """Metadata that answer a challenge of the node, which has proved that it knows the cookie."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         try:
-            said = await self._stub(address).Challenge(pb.ChallengeRequest(nonce=nonce), timeout=timeout_s)
+            said = await stub.Challenge(pb.ChallengeRequest(nonce=nonce), timeout=timeout_s)
             return codec.answer_challenge(self._cookie, nonce, said, f"{codec.METHOD_PREFIX}{method}")
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} {codec.OLDER_RELEASE}") from None
             raise _refused(error) from None
 
-    def _stub(self, address: str) -> Any:
-        channel = self._channels.get(address)
-        if channel is None:
-            credentials = self._channel_credentials
-            if credentials is None:
-                channel = grpc.aio.insecure_channel(address, self._options)
-            else:
-                channel = grpc.aio.secure_channel(address, credentials, self._options)
-            self._channels[address] = channel
-        return AdminStub(channel)
+    @asynccontextmanager
+    async def _asked(self, address: str) -> AsyncIterator[Any]:
+        """The node there is being asked, by the stub that this gives."""
+        kept = self._channels.pop(address, None) or _KeptChannel(self._open(address))
+        self._channels[address] = kept
+        kept.waiting += 1
+        try:
+            yield kept.stub
+        finally:
+            kept.waiting -= 1
+            await self._close_excess()
+
+    def _open(self, address: str) -> grpc.aio.Channel:
+        credentials = self._channel_credentials
+        if credentials is None:
+            return grpc.aio.insecure_channel(address, self._options)
+        return grpc.aio.secure_channel(address, credentials, self._options)
+
+    async def _close_excess(self) -> None:
+        """Of those where nobody waits."""
+        idle = [address for address, kept in self._channels.items() if not kept.waiting]
+        closed = [self._channels.pop(address) for address in idle[: max(0, len(self._channels) - CHANNELS_MAX)]]
+        for kept in closed:
+            await kept.channel.close(None)
 
 
 def _refused(error: grpc.aio.AioRpcError) -> AdminRefused:
