@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
@@ -37,6 +37,10 @@ BOUNDED_ELSEWHERE = {
     "ThrottledLog._unwritten",
     # A few thousand paths of each shared store.
     "StoreFiles._written",
+    # The last few hundred ways to publish, of each connection.
+    "FrameReader._publish_cache",
+    # The last hundred thousand names that a policy was looked for.
+    "PolicyMatches._matches",
 }
 #: Files of messages, and notes of them, come and go by the number of messages that went through a queue.
 OF_FILES = {"FileKey", "_Note", "LengthFile", "Journal", "Journals", "SegmentV2", "SegmentV1", "SubQueue"}
@@ -206,6 +210,60 @@ def test_queues_that_are_deleted_leave_nothing_behind(lab: Lab) -> None:
     def one_round(_number: int) -> None:
         for name in NAMES:
             connect(lab, name, make_and_delete)
+
+    assert growth(lab, one_round) == {}
+
+
+class Lasting:
+    """Channels that outlive all rounds, on a connection to each node: what comes and goes does so under them."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._process = lab.loop.start_process("client")
+        self._channels: dict[str, Channel] = {}
+
+    def do(self, use: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = self._process.create_task(use())
+        end_s = self._lab.loop.now_s + PATIENCE_S
+        while not task.done() and self._lab.loop.now_s < end_s:
+            self._lab.pass_time(0.02)
+        task.result()
+
+    async def open(self) -> None:
+        for name in NAMES:
+            at = (name, AMQP_PORT)
+            connection = await open_connection(self._lab.cluster.network, self._process, "client", at)
+            channel = self._channels[name] = await connection.channel()
+            await channel.confirm_select()
+            await channel.declare_exchange("lasting", "topic")
+
+    async def use(self, number: int) -> None:
+        """Everything has names of its own in each round, and is deleted through another node than it was made."""
+        for place, name in enumerate(NAMES):
+            channel, other = self._channels[name], self._channels[NAMES[place - 1]]
+            queue, exchange, key = f"queue {number} {name}", f"exchange {number} {name}", f"key.{number}.{name}"
+            await channel.declare(queue)
+            await channel.declare_exchange(exchange, auto_delete=True)
+            await channel.bind_exchange(exchange, "lasting", f"{key}.#")
+            await channel.bind(queue, exchange, "")
+            for each in (channel, other):
+                await publish(each, queue, 3)
+                each.publish(f"{key}.more", b"x", exchange="lasting")
+                each.publish(f"nowhere {number}", b"x", mandatory=True)
+            await consume_some(other, queue)
+            await other.cancel(f"of {queue}")
+            await other.recover()
+            await other.consume(queue, f"left {number}")
+            await channel.unbind(queue, exchange, "")
+            await other.delete(queue)
+
+
+def test_what_comes_and_goes_leaves_nothing_behind_in_channels_that_last(lab: Lab) -> None:
+    lasting_channels = Lasting(lab)
+    lasting_channels.do(lasting_channels.open)
+
+    def one_round(number: int) -> None:
+        lasting_channels.do(lambda: lasting_channels.use(number))
 
     assert growth(lab, one_round) == {}
 
