@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from node.amqp.ports import BrokerChannel, ChannelSink, ConnectionInfo, DeliverySource, Got, PublishRequest, Work
 from node.broker.definitions import Definitions
+from node.broker.nobody import NOBODY
 from node.broker.parts import BrokerParts
 from node.errors import ChannelError
 from node.flow.credit import Hop, Tally
@@ -453,6 +454,7 @@ class Channel:
         if self.hop.reset():
             self._owner.hop_changed(self.hop)
         self._owner.channel_closed(self, len(self._tracker), self._tracker.size_bytes)
+        self._sink = NOBODY
 
     def check_invariants(self) -> None:
         self._tracker.check_invariants()

@@ -18,6 +18,7 @@ from typing import Protocol
 from node.amqp.ports import ChannelSink, ConnectionControl, ConnectionInfo
 from node.broker.channel import Channel
 from node.broker.definitions import Definitions
+from node.broker.nobody import NOBODY
 from node.broker.parts import BrokerParts
 from node.flow.credit import Credit, Hop, MeasuredHop
 from node.flow.stage import CONNECTION_MEMORY_MS, SlowPath, Stage
@@ -116,6 +117,7 @@ class Connection:
         for channel in list(self.channels.values()):
             channel.shut()
         self._owner.connection_closed(self)
+        self.control = NOBODY
         await self.definitions.close()
 
     # --- alarms ---

@@ -65,7 +65,9 @@ class MemoryTransport(asyncio.Transport):
     def close(self) -> None:
         if not self.is_closed:
             self.is_closed = True
-            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+            # As the loops' own, it does not know the protocol any more.
+            protocol, self.protocol = self.protocol, None
+            asyncio.get_running_loop().call_soon(protocol.connection_lost, None)
 
     def abort(self) -> None:
         self.close()

@@ -562,6 +562,8 @@ class ConnectionShell(asyncio.Protocol):
         self.machine.broker_closed()
         if not self._is_lost:
             self._process_events()
+        for channels in (self._channels, self._dirty, self._undone):
+            channels.clear()  # who knows this connection: both are freed at once, not by the collector an hour later
 
     def listing(self) -> ConnectionListing:
         machine = self.machine
