@@ -16,10 +16,11 @@ from node.queues.backing_queue import Publication
 class HeldBatch:
     """Tokens of one turn that wait for the mirrors together."""
 
-    __slots__ = ("is_released", "ledger", "safe_tokens", "turn")
+    __slots__ = ("is_released", "mark", "safe_tokens", "turn")
 
-    def __init__(self, ledger: ConfirmLedger, turn: int) -> None:
-        self.ledger = ledger
+    def __init__(self, mark: object, turn: int) -> None:
+        #: That of its ledger, which is no reference back: both are freed when nobody uses them, without a collector.
+        self.mark = mark
         #: The turn that every holding mirror must have reached.
         self.turn = turn
         #: True once they have. Tokens that become safe here later are returned at once.
@@ -44,6 +45,8 @@ class ConfirmLedger:
     def __init__(self, durable_queue: bool, has_old_tokens: bool = False) -> None:
         """``has_old_tokens``: the local queue may return tokens of an earlier mastership, whose owner wrapped none; the
         owner of this one wraps all of its own then."""
+        #: Of its batches, and of no others.
+        self._mark = object()
         self._durable_queue = durable_queue
         self._has_old_tokens = has_old_tokens
         self._open_durable: HeldBatch | None = None
@@ -75,14 +78,14 @@ class ConfirmLedger:
     def hold_unwrapped(self, turn: int) -> None:
         """From now on a bare token of the local queue waits until every holding mirror has reached ``turn``."""
         if self._unwrapped is None or self._unwrapped.is_released:
-            self._unwrapped = HeldBatch(self, turn)
+            self._unwrapped = HeldBatch(self._mark, turn)
             (self._held_durable if self._durable_queue else self._held_applied).append(self._unwrapped)
 
     def _batch(self, must_be_durable: bool, turn: int) -> HeldBatch:
         batch = self._open_durable if must_be_durable else self._open_applied
         if batch is not None and batch.turn == turn and not batch.is_released:
             return batch
-        batch = HeldBatch(self, turn)
+        batch = HeldBatch(self._mark, turn)
         if must_be_durable:
             self._open_durable = batch
             self._held_durable.append(batch)
@@ -111,7 +114,7 @@ class ConfirmLedger:
         for token in safe_here:
             if type(token) is HeldToken:
                 batch = token.batch
-                if batch.ledger is not self:
+                if batch.mark is not self._mark:
                     continue
                 if batch.is_released:
                     append(token.token)
