@@ -2,8 +2,8 @@
 
 Messages and positions make no cycles: counting references frees them. But a full collection looks at each of them, a
 tenth of a second for a million, in the middle of whatever the loop does. So young objects are collected as ever (cycles
-of closed connections and finished tasks die there), what lives at the start is set aside, and everything is looked at
-only once an hour.
+of errors and of what was just made die there), what lives at the start is set aside, and everything is looked at only
+once an hour. Until then what is older and in a cycle stays: connections, channels and queues must leave none behind.
 """
 
 from __future__ import annotations
