@@ -60,7 +60,7 @@ class NodeQueueFiles:
         #: Whether a vhost, or a queue of it, is being opened (set like the others): it is not given up meanwhile.
         self.is_vhost_awaited: Callable[[str], bool] = lambda _vhost: False
         self._vhosts: dict[str, VhostStore] = {}
-        #: Queues to be deleted when their vhost is open.
+        #: Queues to be deleted when their vhost is open; none, if it is opened for what else is left in it.
         self._to_delete: dict[str, dict[QueueId, None]] = {}
         #: Queues that the disk refused to delete, with their vhosts, and when that is tried again.
         self._undeleted: dict[QueueId, str] = {}
@@ -229,6 +229,7 @@ class NodeQueueFiles:
             yield
         if not store.is_open and store.has_leftovers():
             # Perhaps no queue of it ever comes here: then nobody else would reclaim that.
+            self._to_delete.setdefault(vhost, {})
             self.on_vhost_wanted(vhost)
             yield
 

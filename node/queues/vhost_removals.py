@@ -37,17 +37,23 @@ class VhostRemovals(Removals):
 
     def take_unknown(self, vhosts: Collection[str], in_use: Collection[str]) -> None:
         """Remove what belongs to none of these ``vhosts``, which are all there are; but for the directories that are
-        ``in_use``. Raises `StorageError`."""
+        ``in_use``. Raises `StorageError` if not all could be looked for or moved."""
         kept = {vhost_directory(self._data_directory, vhost) for vhost in vhosts} | set(in_use)
         kept.update(self._directories)
+        refused: StorageError | None = None
         for name in self._disk.list(self._directory):
             directory = f"{self._directory}/{name}"
             if directory in kept:
                 continue
             if name.endswith(DELETING_SUFFIX):  # an earlier life has moved it
                 self._add(directory, no_references, is_durable=True)
-            else:
+                continue
+            try:
                 self.take(directory)
+            except StorageError as error:
+                refused = error  # it keeps no other
+        if refused is not None:
+            raise refused
 
     def take(self, directory: str) -> None:
         """Remove the directory of a vhost, of which nothing is open. Raises `StorageError`: then nothing happened."""

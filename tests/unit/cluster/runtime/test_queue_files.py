@@ -487,6 +487,31 @@ def test_a_vhost_that_could_not_be_opened_to_delete_a_queue_of_it_is_opened_late
     assert not [path for path in node.disk.snapshot() if f"/{RECORD.queue_id}/" in path or "/deleting/" in path]
 
 
+def test_a_vhost_that_could_not_be_opened_for_what_is_left_in_it_is_opened_later() -> None:
+    """No queue of it has a copy here: nobody else asks for it."""
+    node = Files()
+    node.fill()
+    node.queue.delete()
+    run_sync_round(node.group_commit)
+    wanted: list[str] = []
+
+    def open_the_second_time(vhost: str) -> None:
+        wanted.append(vhost)
+        steps = node.files.vhost_opening(vhost)
+        assert steps is not None
+        if len(wanted) == 1:
+            node.files.vhost_failed(vhost)
+        else:
+            run_through(steps)
+
+    start_without_queues(node, open_the_second_time)
+    assert wanted == ["/"]
+    node.now_ms += DELETE_AGAIN_EVERY_MS
+    work_on(node)
+    assert wanted == ["/", "/"]
+    assert not [path for path in node.disk.snapshot() if "/deleting/" in path]
+
+
 def test_a_queue_that_could_not_be_deleted_and_is_wanted_again_stays() -> None:
     node = Files()
     with undeleted(node):

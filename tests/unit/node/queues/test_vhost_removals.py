@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from node.errors import StorageError
 from node.ids import QueueId, QueueName
 from node.queues.vhost_removals import VhostRemovals
+from node.queues.vhost_store import VhostStore, vhost_directory
 from node.store.deletions import FILES_PER_STEP
 from node.store.disk.group_commit import GroupCommit
 from tests.support.messages import publications
@@ -95,3 +97,22 @@ def test_a_step_asks_for_the_names_of_a_few_directories_however_many_queues_ther
         removing.removals.step()
         most = max(most, len(listed))
     assert 0 < most <= 2 * FILES_PER_STEP
+
+
+def test_one_vhost_that_cannot_be_moved_keeps_no_other(store: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    VhostStore(store.disk, DATA_DIRECTORY, "other", GroupCommit(), store.config).close()
+    stays, goes = sorted(vhost_directory(DATA_DIRECTORY, vhost) for vhost in ("/", "other"))
+    removals = VhostRemovals(store.disk, DATA_DIRECTORY, GroupCommit())
+    rename = store.disk.rename
+
+    def refuse(old_path: str, new_path: str) -> None:
+        if old_path == stays:
+            raise StorageError(f"rename of {old_path} failed: Input/output error (errno 5)")
+        rename(old_path, new_path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.disk, "rename", refuse)
+        with pytest.raises(StorageError, match="rename"):
+            removals.take_unknown((), ())
+    assert store.disk.exists(stays)
+    assert not store.disk.exists(goes)
