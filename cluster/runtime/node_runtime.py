@@ -212,6 +212,7 @@ class NodeRuntime:
             clock=clock,
             on_fatal=self._on_fatal,
         )
+        self._files.on_unseen = self.roles.look_for_leftovers
         room = RoomWatch(self.node, self.records, self.queues, self.alarms, self.roles, self.membership, self.proposals)
         self.housekeeping = Housekeeping(
             self._loop,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 
-from node.errors import StorageError
+from node.errors import ShortageError, StorageError
 from node.ids import QueueId
 from node.pieces import Pieces
 from node.queues.local_replica import LocalReplica
@@ -59,12 +59,16 @@ class NodeQueueFiles:
         self.on_vhost_wanted: Callable[[str], None] = lambda _vhost: None
         #: Whether a vhost, or a queue of it, is being opened (set like the others): it is not given up meanwhile.
         self.is_vhost_awaited: Callable[[str], bool] = lambda _vhost: False
+        #: Told now and then that `delete_unknown` is to look again (set like the others).
+        self.on_unseen: Callable[[], None] = lambda: None
         self._vhosts: dict[str, VhostStore] = {}
         #: Queues to be deleted when their vhost is open; none, if it is opened for what else is left in it.
         self._to_delete: dict[str, dict[QueueId, None]] = {}
         #: Queues that the disk refused to delete, with their vhosts, and when that is tried again.
         self._undeleted: dict[QueueId, str] = {}
         self._delete_again_at_ms = 0
+        #: For want of room or descriptors something of what is deleted could not be seen, or a vhost be moved away.
+        self._has_unseen = False
         #: Those in which garbage piled up when they had their last step of reclaiming it.
         self._urgent: dict[str, None] = {}
         #: Vhosts that no longer exist, until nothing is left of their queues.
@@ -182,6 +186,7 @@ class NodeQueueFiles:
         try:
             self._removals.take_unknown(vhosts, [store.directory for store in self._vhosts.values()])
         except StorageError as error:
+            self._has_unseen |= isinstance(error, ShortageError)
             log.error("files of vhosts that no longer exist stay on the disk: %s", error)
 
     def _give_up_gone(self) -> None:
@@ -204,16 +209,19 @@ class NodeQueueFiles:
         try:
             self._removals.take(store.directory)
         except StorageError as error:
+            self._has_unseen |= isinstance(error, ShortageError)
             log.error("the files of vhost %s, which no longer exists, stay on the disk: %s", vhost, error)
 
     def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> Pieces[None]:
         """Queues of these vhosts, and other vhosts, that were deleted while this node was away. What cannot be deleted
-        stays."""
+        is tried again. Without descriptors nothing can be seen: then ``on_unseen`` has this called again."""
+        self._has_unseen = False
         self.vhosts_are(vhosts)
         for vhost in list(vhosts):
             try:
                 yield from self._delete_unknown_of(vhost, known)
             except StorageError as error:
+                self._has_unseen |= isinstance(error, ShortageError)
                 log.error("vhost %s: files of queues that no longer exist stay on the disk: %s", vhost, error)
 
     def _delete_unknown_of(self, vhost: str, known: Collection[QueueId]) -> Pieces[None]:
@@ -257,6 +265,8 @@ class NodeQueueFiles:
         if now_ms < self._delete_again_at_ms:
             return
         self._delete_again_at_ms = now_ms + DELETE_AGAIN_EVERY_MS
+        if self._has_unseen:
+            self.on_unseen()
         for vhost in [vhost for vhost in self._to_delete if vhost not in self._vhosts]:
             self.on_vhost_wanted(vhost)
         for queue_id, vhost in list(islice(self._undeleted.items(), DELETED_AGAIN_MAX)):

@@ -33,7 +33,7 @@ from cluster.runtime.mastership_log import log_change
 from cluster.runtime.queue_set import QueueSet
 from cluster.runtime.records import Records
 from node.ids import NodeName, QueueId
-from node.pieces import Pieces
+from node.pieces import Pieces, at_once
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Leftovers(Protocol):
 
     def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> Pieces[None]:
         """Delete other vhosts than these, and queues of these that are not ``known`` at the beginning of one. What
-        cannot be deleted stays."""
+        cannot be deleted stays, or is tried again."""
 
 
 class MemberWatcher(Protocol):
@@ -166,6 +166,16 @@ class Roles:
                 yield
         try:
             yield from self._files.delete_unknown(self._state.topology.vhosts(), known)
+        except Exception:
+            log.exception("files of queues that no longer exist stay on the disk")
+
+    def look_for_leftovers(self) -> None:
+        """Descriptors were wanting when this node looked for what it has of what was deleted: look again."""
+        if not self._is_active or self._records.is_changing:
+            return  # the next time, then
+        known = {*self._state.masterships, *[queue.queue_id for queue in self._queues.held_queues()]}
+        try:
+            at_once(self._files.delete_unknown(self._state.topology.vhosts(), known))
         except Exception:
             log.exception("files of queues that no longer exist stay on the disk")
 

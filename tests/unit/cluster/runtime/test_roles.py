@@ -11,12 +11,14 @@ import pytest
 from cluster.metadata.commands import ChangeTopology, DropMirror, MoveMaster, NodeDown, SetPolicy
 from cluster.metadata.records import PolicyRecord
 from cluster.runtime.out_of_service import FAILURE_REPEAT_MS
+from cluster.runtime.queue_files import DELETE_AGAIN_EVERY_MS
 from cluster.runtime.queue_role import MasterRole
 from cluster.runtime.roles import TAKE_UP_SLICE_S
 from node.errors import DiskFullError, StorageError
 from node.ids import Incarnation, QueueId
 from node.pieces import at_once
 from node.queues.local_replica import LocalReplica
+from node.queues.vhost_store import VHOSTS_NAME
 from node.routing.router import Router
 from node.store.steps import Steps
 from node.topology.commands import Bind, DeclareExchange, DeleteQueue
@@ -89,6 +91,23 @@ async def test_what_is_committed_between_two_slices_is_followed(bench: RuntimeBe
     assert set(bench.runtime.queues.roles) == {*queue_ids, later}
     assert all(isinstance(role, MasterRole) for role in bench.runtime.queues.roles.values())
     assert all(role.record == bench.record(queue_id) for queue_id, role in bench.runtime.queues.roles.items())
+
+
+async def test_files_of_what_was_deleted_meanwhile_are_looked_for_again_when_there_are_descriptors(
+    bench: RuntimeBench,
+) -> None:
+    """This node was away, and when it took up its roles no directory could be listed."""
+    (gone,) = await restarted(bench, 1)
+    bench.disk.mkdir(f"/data/{VHOSTS_NAME}/of another")
+    bench.log.commit(ChangeTopology(DeleteQueue("/", bench.runtime.records.queue(gone).name, gone), N1))
+    bench.disk.open_limit = bench.disk.open_handles
+    await bench.runtime.roles.take_up_all()
+    bench.disk.open_limit = None
+    kept = bench.declare("kept")
+    await bench.pass_time(2 * DELETE_AGAIN_EVERY_MS)
+    assert not [path for path in bench.disk.snapshot() if f"/queues/{gone}/" in path]
+    assert not bench.disk.exists(f"/data/{VHOSTS_NAME}/of another")
+    assert kept in bench.runtime.queues.roles, "nothing else goes"
 
 
 async def test_nothing_is_followed_after_the_end(bench: RuntimeBench) -> None:
