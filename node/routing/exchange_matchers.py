@@ -163,7 +163,12 @@ def headers_match(arguments: Headers, headers: Headers) -> bool:
 
 
 def _is_same(argument: object, header: object) -> bool:
-    """Numbers of all types are compared; true is none of them."""
+    """Numbers of all types are compared; true is none of them. A string is the same as its bytes, which many clients
+    send as a field of another type."""
+    if isinstance(argument, str) and isinstance(header, bytes):
+        return argument.encode() == header
+    if isinstance(argument, bytes) and isinstance(header, str):
+        return argument == header.encode()
     return argument == header and isinstance(argument, bool) == isinstance(header, bool)
 
 
