@@ -25,6 +25,8 @@ COMPARED_QUEUE_ARGUMENTS = (
 )
 #: Arguments that decide whether two declarations of an exchange are equivalent.
 COMPARED_EXCHANGE_ARGUMENTS = ("alternate-exchange",)
+#: What an argument that was not given is compared as: there are queues of one type, whether clients say so or not.
+_VALUES_IF_NOT_GIVEN: Mapping[str, Any] = {"x-queue-type": "classic"}
 
 #: Arguments of quorum queues and streams; a classic queue that ignored them would surprise its owner.
 _OTHER_QUEUE_TYPES_ARGUMENTS = frozenset(
@@ -39,6 +41,9 @@ _OTHER_QUEUE_TYPES_ARGUMENTS = frozenset(
         "x-dead-letter-strategy",
     }
 )
+#: Likewise of consumers: whoever asks a stream for its beginning would be served from the head of a queue.
+_OTHER_QUEUE_TYPES_CONSUMER_ARGUMENTS = frozenset({"x-stream-offset"})
+_NOT_OF_CLASSIC_QUEUES = "not an argument of a classic queue"
 #: Longest timer the reference accepts: 2**32 - 1 milliseconds.
 TIMER_MS_MAX = 0xFFFFFFFF
 #: Highest number of priority levels that the reference accepts.
@@ -123,6 +128,7 @@ _NOT_CARRIED_OUT: Mapping[str, str] = {
     "x-max-priority": "there are no priorities in this release",
     "x-dead-letter-exchange": _NO_DEAD_LETTERS,
     "x-dead-letter-routing-key": _NO_DEAD_LETTERS,
+    "x-queue-leader-locator": "not an argument of a classic queue, whose master is placed by x-queue-master-locator",
 }
 
 #: Every argument of a consumer that means something. What does not fit 64 bits could not be said to the node where the
@@ -151,8 +157,12 @@ def problem_of_exchange_argument(name: str, value: Any) -> str:
 def check_consumer_arguments(what: str, arguments: Mapping[str, Any]) -> None:
     """Raises `ChannelError` 406 for a value that ``what``, a consumer, cannot have."""
     for key, value in arguments.items():
-        check = _CONSUMER_ARGUMENT_CHECKS.get(key)
-        if check is not None and (problem := check(value)):
+        if key in _OTHER_QUEUE_TYPES_CONSUMER_ARGUMENTS:
+            problem = _NOT_OF_CLASSIC_QUEUES
+        else:
+            check = _CONSUMER_ARGUMENT_CHECKS.get(key)
+            problem = check(value) if check is not None else ""
+        if problem:
             raise ChannelError(406, f"invalid arg '{key}' for {what}: {problem}")
 
 
@@ -160,7 +170,7 @@ def check_queue_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -
     """Raises `ChannelError` 406 ``invalid arg`` for a value that cannot be used."""
     for key, value in arguments.items():
         if key in _OTHER_QUEUE_TYPES_ARGUMENTS:
-            problem = "not an argument of a classic queue"
+            problem = _NOT_OF_CLASSIC_QUEUES
         else:
             problem = problem_of_queue_argument(key, value)
         if problem:
@@ -224,7 +234,8 @@ def check_equivalent_arguments(
 ) -> None:
     """Raises `ChannelError` 406 ``inequivalent arg`` unless the optional arguments ``keys`` agree."""
     for key in keys:
-        new, old = received.get(key), current.get(key)
+        unsaid = _VALUES_IF_NOT_GIVEN.get(key)
+        new, old = received.get(key, unsaid), current.get(key, unsaid)
         if new != old:
             raise ChannelError(
                 406,

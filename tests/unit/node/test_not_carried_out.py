@@ -22,6 +22,7 @@ NOT_CARRIED_OUT: dict[str, Any] = {
     "dead_letter_exchange": "amq.direct",
     "dead_letter_routing_key": "k",
     "max_priority": 10,
+    "queue_leader_locator": "client-local",
 }
 
 
@@ -33,7 +34,9 @@ async def test_what_is_not_carried_out_is_refused_and_named(bench: BrokerBench, 
         await client.declare("q", **arguments)
     assert refused.value.reply_code == 406
     assert f"invalid arg 'x-{argument.replace('_', '-')}' for queue 'q'" in refused.value.reply_text
-    if argument != "dead_letter_routing_key":  # alone it never makes sense
+    if argument == "queue_leader_locator":
+        assert "x-queue-master-locator" in refused.value.reply_text
+    elif argument != "dead_letter_routing_key":  # alone it never makes sense
         assert "in this release" in refused.value.reply_text
     assert bench.catalogue.topology.queue("/", "q") is None
 

@@ -8,7 +8,12 @@ import pytest
 
 from node.amqp.values import Timestamp
 from node.errors import ChannelError
-from node.topology.arguments import check_exchange_arguments, check_headers_binding, check_queue_arguments
+from node.topology.arguments import (
+    check_consumer_arguments,
+    check_exchange_arguments,
+    check_headers_binding,
+    check_queue_arguments,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,3 +50,10 @@ def test_an_unknown_kind_of_match_is_refused_whatever_its_type() -> None:
     for kind in kinds:
         with pytest.raises(ChannelError, match="x-match"):
             check_headers_binding({"x-match": kind})
+
+
+def test_a_consumer_of_a_stream_is_told_that_this_is_none() -> None:
+    with pytest.raises(
+        ChannelError, match="invalid arg 'x-stream-offset' for consumer 't': not an argument of a classic"
+    ):
+        check_consumer_arguments("consumer 't'", {"x-stream-offset": "first"})

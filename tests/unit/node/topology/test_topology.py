@@ -139,6 +139,16 @@ def test_unknown_arguments_are_kept_and_not_compared(bench: Bench) -> None:
     assert bench.apply(queue("q", arguments={"x-custom": 2})) is record
 
 
+def test_saying_that_a_queue_is_classic_changes_nothing(bench: Bench) -> None:
+    plain, said = bench.apply(queue("p")), bench.apply(queue("s", arguments={"x-queue-type": "classic"}))
+    assert bench.apply(queue("p", arguments={"x-queue-type": "classic"})) is plain
+    assert bench.apply(queue("s")) is said
+    assert bench.refused(queue("p", arguments={"x-queue-type": "quorum"})) == (
+        "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'p' in vhost '/': "
+        "received the value 'quorum' of type 'longstr' but current is the value 'classic' of type 'longstr'"
+    )
+
+
 def test_an_exclusive_queue_is_locked_for_others_and_never_durable(bench: Bench) -> None:
     record = bench.apply(queue("q", durable=True, exclusive_owner="n1/a"))
     assert record.durable is False
