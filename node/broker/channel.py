@@ -301,12 +301,12 @@ class Channel:
         batch.copies += len(route)
 
     def _check_publish(self, exchange: str) -> None:
+        self.definitions.require("write", "exchange", exchange)  # first: who may not publish learns of no names
         record = self._topology.exchange(self._vhost, exchange)
         if record is None:
             raise missing_exchange(self._vhost, exchange)
         if record.internal:
             raise ChannelError(403, f"cannot publish to internal {describe_exchange(self._vhost, exchange)}")
-        self.definitions.require("write", "exchange", exchange)
 
     def _route_with_care(self, message: Message) -> tuple[QueueRecord, ...]:
         """Route a message whose properties need a look, or whose route is not known yet."""

@@ -75,6 +75,8 @@ class Definitions:
     ) -> None:
         name = name.translate(_STRIP_LINE_ENDS)
         if passive:
+            if name == DEFAULT_EXCHANGE:
+                raise ChannelError(403, "operation not permitted on the default exchange")
             if self._topology.exchange(self._vhost, name) is None:
                 raise missing_exchange(self._vhost, name)
             await self._catalogue.wait_known()
@@ -100,12 +102,14 @@ class Definitions:
             await self._catalogue.wait_known()
 
     async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
+        name = name.translate(_STRIP_LINE_ENDS)
         self.require("configure", "exchange", name)
         await self._catalogue.submit(DeleteExchange(self._vhost, name, if_unused))
 
     async def bind_exchange(
         self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
     ) -> None:
+        destination, source = destination.translate(_STRIP_LINE_ENDS), source.translate(_STRIP_LINE_ENDS)
         self.require("write", "exchange", destination)
         self.require("read", "exchange", source)
         plain = plain_table(arguments)
@@ -114,6 +118,7 @@ class Definitions:
     async def unbind_exchange(
         self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
     ) -> None:
+        destination, source = destination.translate(_STRIP_LINE_ENDS), source.translate(_STRIP_LINE_ENDS)
         self.require("write", "exchange", destination)
         self.require("read", "exchange", source)
         plain = plain_table(arguments)
@@ -161,11 +166,13 @@ class Definitions:
         return QueueDeclared(queue.name, ready, consumers)
 
     async def bind_queue(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
+        queue, exchange = queue.translate(_STRIP_LINE_ENDS), exchange.translate(_STRIP_LINE_ENDS)
         self._check_binding(queue, exchange)
         plain = plain_table(arguments)
         await self._catalogue.submit(Bind(self._vhost, exchange, queue, "queue", routing_key, plain))
 
     async def unbind_queue(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
+        queue, exchange = queue.translate(_STRIP_LINE_ENDS), exchange.translate(_STRIP_LINE_ENDS)
         self._check_binding(queue, exchange, is_unbind=True)
         plain = plain_table(arguments)
         await self._catalogue.submit(Unbind(self._vhost, exchange, queue, "queue", routing_key, plain))
@@ -182,6 +189,7 @@ class Definitions:
         return await self._parts.gateway.purge(self.queue(queue).queue_id)
 
     async def delete_queue(self, queue: str, *, if_unused: bool, if_empty: bool) -> int:
+        queue = queue.translate(_STRIP_LINE_ENDS)
         self.require("configure", "queue", queue)
         if self._topology.queue(self._vhost, queue) is None:
             return 0

@@ -433,6 +433,32 @@ async def test_exchanges_and_bindings(bench: BrokerBench) -> None:
     assert caught.value.reply_code == 404
 
 
+async def test_line_ends_in_names_count_nowhere_in_definitions(bench: BrokerBench) -> None:
+    client = bench.client()
+    for name in ("in\n", "out\r\n"):
+        await client.exchange(name, "fanout")
+    await client.declare("q\n")
+    await client.definitions.bind_exchange("out\n", "i\nn", "", {})
+    await client.definitions.bind_queue("q\n", "out\n", "", {})
+    client.channel.publish([request("yes", exchange="in")])
+    assert [each.body for each in bench.node.messages("q")] == [b"yes"]
+    await client.definitions.unbind_queue("q\n", "out\n", "", {})
+    await client.definitions.unbind_exchange("out\n", "in\n", "", {})
+    assert not list(
+        bench.catalogue.topology.bindings_from("/", "in") + bench.catalogue.topology.bindings_from("/", "out")
+    )
+    assert await client.definitions.delete_queue("q\n", if_unused=False, if_empty=False) == 1
+    await client.definitions.delete_exchange("in\n", if_unused=False)
+    assert bench.catalogue.topology.queue("/", "q") is None
+    assert bench.catalogue.topology.exchange("/", "in") is None
+
+
+async def test_asking_for_the_default_exchange_is_refused_as_declaring_it_is(bench: BrokerBench) -> None:
+    with pytest.raises(ChannelError) as caught:
+        await bench.client().exchange("", passive=True)
+    assert caught.value.reply_text == "ACCESS_REFUSED - operation not permitted on the default exchange"
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "code"), [("x-odd", "x", 503), ("direct", "", 403), ("direct", "amq.x", 403), ("topic", "d", 406)]
 )
@@ -460,6 +486,16 @@ async def test_missing_queues_are_404(bench: BrokerBench) -> None:
 
 
 # --- users ---
+
+
+async def test_who_may_not_publish_does_not_learn_which_exchanges_there_are(bench: BrokerBench) -> None:
+    reader = bench.client("reader")
+    await bench.client().exchange("inside", internal=True)
+    for name in ("missing", "inside"):
+        with pytest.raises(ChannelError) as caught:
+            reader.channel.publish([request(exchange=name)])
+        assert caught.value.reply_code == 403
+        assert f"write access to exchange '{name}'" in caught.value.reply_text
 
 
 async def test_permissions_are_checked_everywhere(bench: BrokerBench) -> None:
