@@ -65,12 +65,15 @@ PROPERTIES_CACHE_BYTES_MAX = 128
 #: Bodies in assembly on one connection, as a multiple of the largest message: two channels may send big ones at once.
 ASSEMBLY_MESSAGES_MAX = 2
 
+_METHOD_CONNECTION_CLOSE = 0x000A0032
+_METHOD_CONNECTION_CLOSE_OK = 0x000A0033
 _METHOD_CHANNEL_OPEN = 0x0014000A
 _METHOD_CHANNEL_CLOSE = 0x00140028
 _METHOD_CHANNEL_CLOSE_OK = 0x00140029
 _NO_MSG_ID = MsgId(b"")
 #: A content header has at least class, weight, body size and flags.
 _CONTENT_HEADER_BYTES_MIN = 14
+_LAST_WORDS = frozenset((_METHOD_CONNECTION_CLOSE, _METHOD_CONNECTION_CLOSE_OK))
 _SETTLE_METHODS = frozenset((BASIC_ACK, BASIC_NACK, BASIC_REJECT))
 
 
@@ -120,6 +123,7 @@ class FrameReader:
         "_dead",
         "_ignored",
         "_ignores_contents",
+        "_is_deaf",
         "_latest",
         "_needed_bytes",
         "_opened",
@@ -160,7 +164,10 @@ class FrameReader:
         self._latest: dict[int, FrameItem] = {}
         self._publish_cache: dict[bytes, tuple[str, str, bool]] = {}
         self._properties_cache: dict[bytes, bool] = {}
+        #: There was a fault: the client's end of the connection is all that is still looked for.
         self._dead = False
+        #: Nor that, since nobody knows where a frame begins.
+        self._is_deaf = False
 
     def ignore_channel(self, channel: int) -> None:
         """The server closes this channel: drop all but its close methods until the client's ``close-ok``."""
@@ -185,7 +192,7 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[FrameItem]:
         """The next items, at most `READ_LIMIT` frames of them. Never raises for what the peer sent; see `Fault`."""
-        if self._dead:
+        if self._is_deaf:
             return []
         pending = self._pending
         buffer, at = data, 0
@@ -203,11 +210,15 @@ class FrameReader:
         items: list[FrameItem] = []
         self._latest.clear()
         try:
-            rest_at = self._read_frames(buffer, at, items)
+            rest_at = (self._read_last_words if self._dead else self._read_frames)(buffer, at, items)
         except _Violation as violation:
+            if self._dead:
+                self._is_deaf = True
+                return items
             self._dead = True
             self._contents.clear()
             items.append(Fault(0, violation.error, violation.method_index))
+            self._unread, self._unread_at = buffer, at  # what is looked for now was not among what has been read
             return items
         if not self._unread and rest_at < len(buffer):
             pending += memoryview(buffer)[rest_at:]
@@ -297,6 +308,30 @@ class FrameReader:
             if channel not in contents:
                 self._begin_content(channel, publish, items)
         if at == end and self.read_limit == 1:  # one by one: nobody expects to be asked again for nothing
+            self._needed_bytes = FRAME_OVERHEAD_BYTES
+        else:
+            self._unread, self._unread_at = buffer, at
+        return at
+
+    def _read_last_words(self, buffer: bytes, at: int, items: list[FrameItem]) -> int:
+        """After a fault, as `_read_frames`: a client that is told of it answers, and waits for the end."""
+        end = len(buffer)
+        for _ in range(self.read_limit):
+            if end - at < FRAME_OVERHEAD_BYTES:
+                self._needed_bytes = FRAME_OVERHEAD_BYTES
+                return at
+            kind, channel, size = FRAME_PREFIX.unpack_from(buffer, at)
+            stop = at + 7 + size
+            if size > self.frame_max or (stop < end and buffer[stop] != FRAME_END):
+                raise _Violation(501, "the framing is lost")
+            if stop >= end:
+                self._needed_bytes = FRAME_OVERHEAD_BYTES + size
+                return at
+            index = int.from_bytes(buffer[at + 7 : at + 11], "big")
+            if kind == FRAME_METHOD and not channel and index in _LAST_WORDS:
+                self._read_other_method(channel, buffer[at + 7 : stop], index, items)
+            at = stop + 1
+        if at == end:
             self._needed_bytes = FRAME_OVERHEAD_BYTES
         else:
             self._unread, self._unread_at = buffer, at

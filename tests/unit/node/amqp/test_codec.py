@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from pamqp import commands
+from pamqp import base, commands
 
 from node.amqp import codec
 from node.amqp.codec import PROPERTIES_CACHE_ENTRIES, PUBLISH_CACHE_ENTRIES, READ_LIMIT, FrameReader
@@ -161,8 +161,8 @@ def test_a_fault_behind_the_limit_is_the_last() -> None:
     data = publish_bytes(1) * READ_LIMIT + raw_frame(4, 1, b"") + publish_bytes(1)
     assert [type(item) for item in reader.feed(data)] == [Publishes]
     assert [type(item) for item in reader.feed(publish_bytes(1))] == [Fault]
-    assert not reader.has_more
-    assert reader.feed(publish_bytes(1)) == []
+    assert feed_all(reader, publish_bytes(1)) == []
+    reader.check_invariants()
 
 
 def test_a_channel_may_begin_to_be_ignored_while_more_is_left() -> None:
@@ -296,6 +296,28 @@ def test_what_came_before_a_fault_is_kept_and_nothing_after_it() -> None:
     items = reader.feed(publish_bytes(1) + raw_frame(4, 1, b"") + publish_bytes(1))
     assert [type(item) for item in items] == [Publishes, Fault]
     assert reader.feed(publish_bytes(1)) == []
+
+
+@pytest.mark.parametrize("answer", [commands.Connection.CloseOk(), commands.Connection.Close(200, "", 0, 0)])
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_behind_a_fault_the_end_of_the_connection_is_still_read(answer: base.Frame, step: int) -> None:
+    reader = make_reader()
+    head = PUBLISH_METHOD + raw_frame(1, 1, b"\x00\x3c\x00\xff")  # a content is missing, and there is no such method
+    assert [type(item) for item in feed_all(reader, head)] == [Fault]
+    data = publish_bytes(1) * (READ_LIMIT + 1) + method_bytes(0, answer)
+    items = [item for at in range(0, len(data), step) for item in feed_all(reader, data[at : at + step])]
+    reader.check_invariants()
+    assert [type(item) for item in items] == [MethodReceived]
+    assert isinstance(items[0], MethodReceived)
+    assert items[0].method.name == answer.name
+
+
+def test_where_no_frame_can_be_told_from_the_next_nothing_is_read_any_more() -> None:
+    for broken in (raw_frame(1, 1, b"x")[:-1] + b"\x00", raw_frame(1, 1, b"x" * (FRAME_MAX + 1))):
+        reader = make_reader()
+        assert [type(item) for item in feed_all(reader, broken)] == [Fault]
+        assert feed_all(reader, method_bytes(0, commands.Connection.CloseOk())) == []
+        assert not has_more(reader)
 
 
 def test_a_fault_names_the_method_to_blame() -> None:

@@ -335,6 +335,13 @@ def test_a_close_by_the_server_waits_for_the_answer(answer: base.Frame) -> None:
     assert driver.names() == (["Connection.CloseOk"] if isinstance(answer, Connection.Close) else [])
 
 
+def test_a_close_because_of_a_fault_waits_for_the_answer() -> None:
+    driver = Driver().open()
+    assert driver.receive(b"\x04\x00\x01\x00\x00\x00\x00\xce" + publish_bytes(1)) == [CloseBroker()]
+    assert driver.close_frame() == (501, "FRAME_ERROR - unknown frame type 4")
+    assert driver.send(Connection.CloseOk()) == [Disconnect()]
+
+
 def test_the_answer_to_a_close_has_a_time_limit() -> None:
     driver = Driver().open(heartbeat=0)
     driver.machine.fail(driver.now, ConnectionFailure(320, "shutdown"), 0)
