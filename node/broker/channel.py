@@ -33,8 +33,10 @@ from node.queues.backing_queue import Delivery
 from node.queues.confirm_tracker import ConfirmTracker, Resolved
 from node.queues.events import INTERNAL_SEQ_BASE, ConsumerSpec
 from node.routing.properties import (
+    DELIVERY_MODE_BIT_HIGH,
     EXPIRATION_BIT_HIGH,
     USER_ID_BIT_LOW,
+    delivery_mode_of,
     headers_of,
     plain_table,
     short_string_of,
@@ -45,6 +47,7 @@ from node.topology.arguments import check_consumer_arguments, check_expiration, 
 from node.topology.names import missing_exchange
 from node.topology.records import QueueRecord
 
+_DELIVERY_MODES = (1, 2)
 #: Width of the gateway's session number inside `DeliverySource.session`: that of the field in which nodes name it.
 _SESSION_BITS = 64
 _SESSION_MASK = (1 << _SESSION_BITS) - 1
@@ -197,6 +200,8 @@ class Channel:
             if message.exchange != exchange:
                 exchange = message.exchange
                 self._check_publish(exchange)
+            if message.properties[0] & DELIVERY_MODE_BIT_HIGH:
+                _check_delivery_mode(message.properties)
             self._check_properties(message)
 
     def _processed(self, messages: int) -> None:
@@ -254,6 +259,8 @@ class Channel:
                     self._check_publish(exchange)
                     last_exchange = exchange
                 properties = message.properties
+                if properties[0] & DELIVERY_MODE_BIT_HIGH and not message.persistent:
+                    _check_delivery_mode(properties)
                 route = known_route((exchange, message.routing_key))
                 if (
                     route is None
@@ -518,6 +525,13 @@ def with_parsed_arguments(spec: ConsumerSpec, what: str) -> ConsumerSpec:
         cancel_on_failover=arguments.get("x-cancel-on-ha-failover", spec.cancel_on_failover),
         arguments=arguments,
     )
+
+
+def _check_delivery_mode(properties: bytes) -> None:
+    """Raises `ChannelError` 406 for a number that means nothing: its sender may take the message for persistent."""
+    mode = delivery_mode_of(properties)
+    if mode not in _DELIVERY_MODES:
+        raise ChannelError(406, f"invalid message: delivery mode {mode} is neither 1 (transient) nor 2 (persistent)")
 
 
 def _source(queue: QueueName, queue_id: QueueId, session: int) -> DeliverySource:

@@ -16,6 +16,7 @@ from node.errors import ConnectionFailure
 
 #: Flags in the first property byte.
 HEADERS_BIT_HIGH = 0x20
+DELIVERY_MODE_BIT_HIGH = 0x10
 EXPIRATION_BIT_HIGH = 0x01
 #: Flag in the second property byte.
 USER_ID_BIT_LOW = 0x10
@@ -65,6 +66,18 @@ def property_spans(properties: bytes) -> dict[str, tuple[int, int]]:
         spans[name] = (position, position + length)
         position += length
     return spans
+
+
+def delivery_mode_of(properties: bytes) -> int:
+    """The number in ``delivery_mode``, which is present in these (sound) properties: faster than `property_spans`."""
+    flags, at = properties[0], _FLAGS_BYTES
+    if flags & 0x80:
+        at += 1 + properties[at]
+    if flags & 0x40:
+        at += 1 + properties[at]
+    if flags & HEADERS_BIT_HIGH:
+        at += 4 + int.from_bytes(properties[at : at + 4], "big")
+    return properties[at]
 
 
 def headers_of(properties: bytes) -> dict[str, Any]:

@@ -35,6 +35,12 @@ def properties(**fields: Any) -> bytes:
     return header.ContentHeader(0, 0, commands.Basic.Properties(**fields)).marshal()[12:]
 
 
+#: Three, which `pamqp` would not write.
+ODD_DELIVERY_MODE = b"\x10\x00\x03"
+#: It stands behind all that can precede it, and in front of one byte.
+LATE_DELIVERY_MODE = properties(content_type="a", content_encoding="b", headers={"c": 1}, delivery_mode=1, priority=1)
+
+
 # --- publishing ---
 
 
@@ -125,7 +131,8 @@ async def test_a_check_of_publishes_refuses_what_a_publish_would_and_does_nothin
     await client.declare("q")
     client.channel.check_publishes([request("a")])
     assert bench.node.messages("q") == []
-    for refused in (request(exchange="missing"), request(properties=properties(expiration="soon"))):
+    odd = [properties(expiration="soon"), ODD_DELIVERY_MODE]
+    for refused in (request(exchange="missing"), *(request(properties=each) for each in odd)):
         with pytest.raises(ChannelError):
             client.channel.check_publishes([request("a"), refused])
     reader = bench.client("reader")
@@ -197,6 +204,8 @@ async def test_bcc_is_removed_before_delivery_and_cc_stays(bench: BrokerBench) -
         (properties(expiration="5"), "expiration '5' cannot be kept: messages do not expire in this release"),
         (properties(user_id="root"), "user_id property set to 'root' but authenticated user was 'guest'"),
         (encode_headers({"CC": 5}), "unsupported type of CC header"),
+        (ODD_DELIVERY_MODE, "invalid message: delivery mode 3 is neither 1 (transient) nor 2 (persistent)"),
+        (LATE_DELIVERY_MODE[:-2] + b"\0\1", "invalid message: delivery mode 0"),
     ],
 )
 async def test_properties_that_are_refused(bench: BrokerBench, raw: bytes, text: str) -> None:
@@ -206,7 +215,7 @@ async def test_properties_that_are_refused(bench: BrokerBench, raw: bytes, text:
         with pytest.raises(ChannelError) as caught:
             client.channel.publish([request(properties=raw)])
         assert caught.value.reply_text.startswith(f"PRECONDITION_FAILED - {text}")
-        client.channel.publish([request(properties=properties(user_id="guest", priority=9))])
+        client.channel.publish([request(properties=properties(user_id="guest", priority=9, delivery_mode=1))])
     assert bench.node.copy("q").ready == 2
 
 
