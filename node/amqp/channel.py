@@ -433,6 +433,11 @@ class ChannelMachine:
             self._transition("closed")
             self._send(commands.Channel.CloseOk)
             self.effects.append(Closed())
+            if any(
+                type(each) is MethodReceived and isinstance(each.method, commands.Channel.Open) for each in self.waiting
+            ):
+                self._forget_waiting()  # whoever has not waited for the answer would wait for this one for ever
+                raise ConnectionFailure(504, "second 'channel.open' seen")
         elif isinstance(method, commands.Basic.Get):
             self._answer_get(method, result)
         elif isinstance(method, commands.Basic.Consume):

@@ -135,6 +135,12 @@ def channel_error(driver: Driver) -> tuple[int, str, int, int]:
 # --- life ---
 
 
+def cold_call(effects: list[ChannelEffect]) -> ColdCall:
+    (call,) = effects
+    assert isinstance(call, ColdCall)
+    return call
+
+
 def test_open_and_close_by_the_client() -> None:
     driver = Driver()
     (call,) = driver.send(Channel.Close(200, "bye", 0, 0))
@@ -144,6 +150,21 @@ def test_open_and_close_by_the_client() -> None:
     assert driver.names() == ["Channel.CloseOk"]
     assert driver.effects() == [Closed()]
     assert driver.machine.state is ChannelState.CLOSED
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_channel_that_is_opened_again_before_its_close_is_answered_is_an_error(is_busy: bool) -> None:
+    driver = Driver()
+    calls = driver.send(Queue.Declare(queue="q")) if is_busy else []
+    calls += driver.send(Channel.Close(200, "bye", 0, 0))
+    assert driver.receive(MethodReceived(1, Channel.Open())) == []
+    if is_busy:
+        driver.machine.answered(cold_call(calls), QueueDeclared("q", 0, 0))
+        calls = driver.effects()
+    with pytest.raises(ConnectionFailure, match=r"second 'channel\.open' seen"):
+        driver.machine.answered(cold_call(calls), None)
+    assert driver.names()[-1] == "Channel.CloseOk"
+    driver.machine.check_invariants()
 
 
 def test_only_open_is_expected_first() -> None:
