@@ -17,8 +17,9 @@ majority that needs it might know nothing of what was committed. So every direct
 - **A new node is let in** by a group that its own list names. It asks those of its list, and a member proposes
   `AdmitNode` (`cluster.metadata.admissions`), from which the rest follows (`cluster.runtime.group_members`). A name
   that was forgotten is free for another directory.
-- **An older copy of a directory** is known by its incarnation: the cluster has committed a later start. (A copy made
-  since the last start cannot be told from the original.)
+- **An older copy of a directory** is known by its incarnation: the cluster has committed a later start, or has heard of
+  this one before this process was linked with anybody: then it was another process, of the directory that the copy was
+  made of. (A copy made since the last start cannot be told from the original.)
 
 **Founding.** A node with an empty directory cannot know whether it is new or was wiped, and a majority of such nodes
 cannot either: the rest may be down and have everything. So a new group needs every member of the configuration, once.
@@ -135,6 +136,8 @@ class Admission:
         self._group: Group
         #: Peers whose link is up, and their identities.
         self.linked_identities: dict[NodeName, str] = {}
+        #: With anybody, since this process began.
+        self._was_linked = False
         #: Peers of the group that this node does not know as members as yet: where they are, and how far their log is.
         self._introduced: dict[NodeName, tuple[tuple[int, int], str]] = {}
         #: Of those that this node was told to join, who is of that cluster, and who of another (dicts for their order).
@@ -292,10 +295,10 @@ class Admission:
         if theirs == (0, 0) and not self._is_empty:
             self._consider(peer, credentials)
         is_of_group = credentials.group == self._file.current.group
-        if is_of_group and meant == self._identity and self._incarnation < credentials.receiver_incarnation:
+        if is_of_group and meant == self._identity and self._is_older_than(credentials.receiver_incarnation):
             self._on_refused(
                 f"the data of {self._node} is an older copy: it was started {credentials.receiver_incarnation} times, "
-                f"and its directory knows of {self._incarnation}; {ways_out(self._node)}"
+                f"and its directory knew of {self._incarnation - 1} before this start; {ways_out(self._node)}"
             )
             return  # whatever else the peer has yet to hear of: it knows of a later start of this directory
         if theirs == (0, 0) and self._is_empty and self._told_to_join and not self._file.current.has_joined:
@@ -323,6 +326,12 @@ class Admission:
             )
         elif self._is_empty and not is_of_group:
             self._join(credentials)
+
+    def _is_older_than(self, known: Incarnation) -> bool:
+        """The cluster has ``known`` as the latest start of this directory: was that a process of which this one knows
+        nothing? Nobody hears of a start before its first link, unless a voter decides alone."""
+        is_another = not self._was_linked and self._group.core.voters != (self._node,)
+        return self._incarnation < known or (self._incarnation == known and is_another)
 
     def _follow_list(self, peer: NodeName, credentials: Credentials) -> bool:
         """This node has nothing yet, and was told which cluster to join: its members are what they are now. False if
@@ -492,6 +501,7 @@ class Admission:
             self._proposed.pop(command.node, None)
 
     def linked(self, peer: NodeName, identity: str) -> None:
+        self._was_linked = True
         self.linked_identities[peer] = identity
         self._found_if_complete()
 

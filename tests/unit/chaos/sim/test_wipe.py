@@ -144,6 +144,26 @@ def test_an_older_copy_of_a_directory_is_refused(lab: Lab) -> None:
     assert "is an older copy" in lab.ends_of("n3")[-1]
 
 
+def test_a_backup_of_a_stopped_node_is_refused_after_it_was_started_once(lab: Lab) -> None:
+    lab.found()
+    machine = lab.cluster.machines["n3"]
+    lab.cluster.kill("n3")
+    lab.pass_time(5)
+    backup = machine.disk.snapshot()
+    lab.start("n3")
+    lab.until_converged()
+    lab.declare("n1", "since")
+    lab.cluster.kill("n3")
+    lab.pass_time(5)
+    machine.wipe_disk()
+    for path, content in backup.items():
+        machine.disk.mkdir(path.rpartition("/")[0])
+        write_durably(machine.disk, path, content)
+    lab.start("n3")
+    lab.pass_time(5)
+    assert "is an older copy" in lab.ends_of("n3")[-1]
+
+
 def test_directories_of_a_release_without_identities_get_some_that_the_group_notes(lab: Lab) -> None:
     for name in NAMES:
         begin_as_earlier_release(lab, name)

@@ -248,6 +248,40 @@ def test_an_older_copy_of_a_directory_is_refused_though_its_log_is_of_a_newer_co
     assert "older copy" in n3.refusals[0]
 
 
+def test_an_older_copy_of_a_directory_is_refused_though_only_one_start_lies_between() -> None:
+    """A backup of a stopped node: the node was started once since, as the copy is now."""
+    n1, _, n3 = founded()
+    n1.state.members[N3] = MemberRecord(N3, "", "", n3.incarnation, is_up=True)
+    n3.gate = n3.new_gate()
+    n3.gate.join(n3)
+    n1.meets(n3)
+    assert "older copy" in n3.refusals[0]
+
+
+def test_a_node_whose_start_is_known_from_its_first_link_is_no_copy() -> None:
+    n1, n2, n3 = founded()
+    n3.gate = n3.new_gate()
+    n3.gate.join(n3)
+    n2.meets(n3)
+    for other in (n1, n2):
+        other.state.members[N3] = MemberRecord(N3, "", "", n3.incarnation, is_up=True)
+        other.meets(n3)
+    assert n3.refusals == []
+
+
+def test_a_node_that_decides_alone_is_no_copy_when_its_first_peer_has_heard_of_its_start() -> None:
+    n1, _, n3 = founded()
+    n3.gate = n3.new_gate()
+    n3.gate.join(n3)
+    for voter in n3.core.log.configuration:
+        if voter.name != N3:
+            n3.core.log.append([Entry(n3.core.log.last_index + 1, 2, EntryKind.REMOVE_VOTER, voter.pack())])
+    assert n3.core.voters == (N3,)
+    n1.state.members[N3] = MemberRecord(N3, "", "", n3.incarnation, is_up=True)
+    n3.gate.heed(N1, n1.gate.credentials(N3))
+    assert not any("older copy" in refusal for refusal in n3.refusals)
+
+
 def test_a_new_node_restarts_although_its_log_still_means_the_one_before() -> None:
     """It was stopped while it learned: what it has was written before its name was free."""
     n1, _, _ = founded()
