@@ -427,7 +427,7 @@ def _runtime(config: NodeConfig, world: World, incarnation: Incarnation, ending:
 
     use.on_failed = sync_failed
     files = NodeQueueFiles(world.disk, str(config.data_dir), group_commit, _store_config(config), world.clock)
-    return NodeRuntime(
+    runtime = NodeRuntime(
         config,
         incarnation,
         group_commit,
@@ -436,6 +436,8 @@ def _runtime(config: NodeConfig, world: World, incarnation: Incarnation, ending:
         now_ms=lambda: int(loop.time() * 1000),
         on_fatal=ending.fail,
     )
+    runtime.alarms.on_directory_gone = sync_failed
+    return runtime
 
 
 def _store_config(config: NodeConfig) -> StoreConfig:

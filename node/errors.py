@@ -68,6 +68,10 @@ class StorageError(WarrenError):
     """The disk refused an operation, or what it holds is damaged."""
 
 
+class DirectoryGoneError(StorageError):
+    """The data directory was removed, or another is in its place: what is written would not be found again."""
+
+
 class ShortageError(StorageError):
     """Something is wanting: nothing was damaged, and the same operation may succeed when there is some of it again."""
 

@@ -13,6 +13,8 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
+from cluster.runtime.identity import IDENTITY_FILE
+from node.errors import DirectoryGoneError
 from node.store.disk.disk import Disk
 
 log = logging.getLogger(__name__)
@@ -27,6 +29,8 @@ class SystemProbe:
     def __init__(self, disk: Disk, data_dir: str) -> None:
         self._disk = disk
         self._data_dir = data_dir
+        #: The identity of the directory was there: this node has begun.
+        self._was_there = False
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._process = psutil.Process()
         self._statm: int | None = None
@@ -43,7 +47,22 @@ class SystemProbe:
         return int(self._process.memory_info().rss)
 
     def free_disk_bytes(self) -> int:
+        self._look_for_directory()
         return self._disk.free_bytes(self._data_dir)
+
+    def _look_for_directory(self) -> None:
+        """Files that are open outlive their directory, and are written and synced as if nothing had happened."""
+        try:
+            Path(self._data_dir, IDENTITY_FILE).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            if self._was_there:
+                raise DirectoryGoneError(
+                    f"data_dir {self._data_dir} was removed while this node ran, or another directory is in its place"
+                ) from None
+        except OSError:
+            log.debug("it cannot be seen whether %s is there", self._data_dir)
+        else:
+            self._was_there = True
 
     def can_open_files(self, count: int) -> bool:
         tried: list[int] = []

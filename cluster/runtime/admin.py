@@ -74,6 +74,11 @@ log = logging.getLogger(__name__)
 
 #: How often a running synchronisation is looked at for whoever watches it.
 SYNC_PROGRESS_INTERVAL_S = 0.2
+#: For whoever would forget a node where nothing can be decided.
+_MAJORITY_GONE = (
+    "to forget a node takes a majority of all members, that node counted: start one that is lacking; if too many will "
+    "never return, stop this node and use `warrenctl forget_cluster_node --offline`"
+)
 
 
 class ServedClients(Protocol):
@@ -256,7 +261,10 @@ class NodeAdmin:
     async def forget_cluster_node(self, node: str, *, is_confirmed: bool = False) -> Mapping[str, Any]:
         name = NodeName(node)
         member = self._state.members.get(name)
-        if name in self._runtime.links.linked_nodes() or (member is not None and member.is_up):
+        is_linked = name in self._runtime.links.linked_nodes()
+        if not is_linked:
+            self._standing.require_majority(_MAJORITY_GONE)
+        if is_linked or (member is not None and member.is_up):
             # It joins, and nobody has committed yet that it is up; or it is about to be found dead, and what it has is
             # not to be given away before.
             raise NodeStillUpError(name)

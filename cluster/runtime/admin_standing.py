@@ -79,6 +79,11 @@ class AdminStanding:
         if document is not None and not document["serves_clients"]:
             raise AdminRefused(ExitCode.TEMPORARY, standing_text(self._runtime.node, document))
 
+    def require_majority(self, way_out: str) -> None:
+        """Raises `AdminRefused`, with what to do, while this node reaches no majority and hears of nothing decided."""
+        if self.has_no_quorum and (document := self.document()) is not None:
+            raise AdminRefused(ExitCode.TEMPORARY, f"{standing_text(self._runtime.node, document)}; {way_out}")
+
     async def decided(self, change: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
         """What a change results in, unless this node pauses, or begins to while it waits. Raises `AdminRefused`."""
         self.require()

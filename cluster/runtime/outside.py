@@ -29,7 +29,8 @@ class ResourceProbe(Protocol):
         """Memory of this process that is resident."""
 
     def free_disk_bytes(self) -> int:
-        """Bytes that may still be written where the data lives. Raises `StorageError`."""
+        """Bytes that may still be written where the data lives. Raises `StorageError`, `DirectoryGoneError` if the data
+        directory is there no more."""
 
     def can_open_files(self, count: int) -> bool:
         """True if this process could open so many more files now."""

@@ -28,7 +28,7 @@ from node.alarms.limits import DiskFreeLimit, MemoryWatermark, available_memory_
 from node.alarms.memory_monitor import MemoryMonitor, PagingQueues, PagingSweep
 from node.alarms.registry import Alarm, AlarmRegistry
 from node.config import NodeConfig
-from node.errors import StorageError
+from node.errors import DirectoryGoneError, StorageError
 from node.ids import NodeName
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,8 @@ class ResourceAlarms:
         self.on_reason: Callable[[str], None] = lambda _reason: None
         #: Told when this node's own alarms have changed: every linked peer must learn it.
         self.on_own_change: Callable[[NodeAlarms], None] = lambda _alarms: None
+        #: Told that the data directory is gone, whenever the disk is looked at: this node must end.
+        self.on_directory_gone: Callable[[StorageError], None] = lambda _error: None
         self.registry = AlarmRegistry(node)
         self.memory = MemoryMonitor(watermark.limit_bytes(total_memory_bytes), paging_ratio)
         self.disk = DiskMonitor(disk_limit.limit_bytes(total_memory_bytes))
@@ -153,7 +155,10 @@ class ResourceAlarms:
         try:
             free_bytes = self._probe.free_disk_bytes()
         except StorageError as error:
-            if self.disk.could_not_measure(str(error), now_ms):
+            is_news = self.disk.could_not_measure(str(error), now_ms)
+            if isinstance(error, DirectoryGoneError):
+                self.on_directory_gone(error)
+            elif is_news:
                 log.error("the free space of the disk cannot be measured, so its alarm does not work: %s", error)
             return
         self.disk.measured(free_bytes, now_ms)

@@ -55,6 +55,24 @@ def test_a_wiped_node_ends_and_the_others_lose_nothing(cluster: LiveCluster, vic
         assert sorted(drain(channel, QUEUE)) == sorted(publisher.confirmed)
 
 
+def test_a_node_whose_directory_is_removed_while_it_runs_ends_and_nothing_is_lost(cluster: LiveCluster) -> None:
+    """What it writes to files that are still open would be gone with the process, and it would confirm all of it."""
+    cluster.set_policy("all", "^lost", ha_mode="all", ha_sync_mode="automatic")
+    with cluster.channel("n1") as channel:
+        channel.queue_declare(QUEUE, durable=True)
+    cluster.wait_synchronised(QUEUE, 2)
+    with SteadyPublisher(cluster, "n2", QUEUE) as publisher:
+        publisher.wait_confirms(100)
+        shutil.rmtree(cluster.local.directory.data_path("n1"))
+        cluster.warrenctl("-n", "n1", "set_disk_free_limit", "1MB")  # has the disk looked at, now
+        assert cluster.local.wait_for_end("n1") == ExitCode.SOFTWARE
+        publisher.wait_confirms(100)
+    assert publisher.failed == []
+    assert "was removed while this node ran" in log_of(cluster, "n1").splitlines()[-1]
+    with cluster.channel("n2") as channel:
+        assert sorted(drain(channel, QUEUE)) == sorted(publisher.confirmed)
+
+
 def test_a_wiped_node_is_forgotten_and_joins_as_a_new_one(cluster: LiveCluster) -> None:
     cluster.set_policy("all", "^lost", ha_mode="all", ha_sync_mode="automatic")
     with cluster.channel("n1") as channel:

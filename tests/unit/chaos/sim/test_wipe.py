@@ -8,6 +8,7 @@ import pytest
 
 from cluster.metadata.errors import NodeStillUpError, NoSuchNodeError
 from cluster.raft.storage import RaftStorage
+from cluster.transport.admin_port import AdminRefused, ExitCode
 from node.ids import NodeName
 from node.store.disk.disk import read_whole, write_durably
 from tests.support.amounts import few_fast
@@ -288,6 +289,17 @@ def test_a_cluster_goes_on_with_the_new_node_when_an_old_one_dies(lab: Lab) -> N
     lab.cluster.kill("n1")
     lab.pass_time(20)
     assert sum(lab.cluster.nodes[name].raft.core.is_leader for name in ("n2", "n3")) == 1
+
+
+def test_who_would_forget_without_a_majority_is_told_of_the_offline_way(lab: Lab) -> None:
+    """n2 counts as up, as nobody could decide that it is not; to call it running would be wrong."""
+    lab.found()
+    lab.cluster.kill("n2")
+    lab.cluster.kill("n3")
+    lab.pass_time(10)
+    with pytest.raises(AdminRefused, match=r"lacks n2, n3\); to forget a node takes a majority.*--offline") as caught:
+        lab.forget("n2", at="n1")
+    assert caught.value.exit_code is ExitCode.TEMPORARY
 
 
 def test_a_node_that_runs_is_not_forgotten(lab: Lab) -> None:

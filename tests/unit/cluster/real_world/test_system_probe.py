@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from cluster.real_world.system_probe import SystemProbe, memory_group_limits, raise_open_files_limit
-from node.errors import StorageError
+from node.errors import DirectoryGoneError, StorageError
 from node.store.disk.disk import RealDisk
 from node.store.disk.simulated import SimulatedDisk
 from tests.support.descriptors import open_descriptors
@@ -44,6 +44,22 @@ def test_free_room_is_that_of_the_data_directory(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="statvfs of"):
         nowhere.free_disk_bytes()
     nowhere.close()
+
+
+def test_a_data_directory_that_was_there_and_is_removed_or_replaced_is_gone(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    probe = SystemProbe(RealDisk(), str(data))
+    probe.free_disk_bytes()  # a node that begins: the directory is empty as yet
+    write(data / "identity", "")
+    probe.free_disk_bytes()
+    data.rename(tmp_path / "elsewhere")
+    with pytest.raises(DirectoryGoneError, match="was removed while this node ran"):
+        probe.free_disk_bytes()
+    data.mkdir()
+    with pytest.raises(DirectoryGoneError, match="or another directory is in its place"):
+        probe.free_disk_bytes()
+    probe.close()
 
 
 def write(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ from cluster.membership.messages import NodeAlarms
 from cluster.runtime.resource_alarms import ResourceAlarms
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.alarms.registry import Alarm
-from node.errors import StorageError
+from node.errors import DirectoryGoneError, StorageError
 from node.ids import NodeName, QueueId
 from tests.support.resources import FakePagingQueues, FakeProbe
 
@@ -112,6 +112,15 @@ def test_an_unmeasurable_disk_is_said_once_and_tried_again(bench: Bench, caplog:
         "statvfs of /data failed: Stale file handle (errno 116)"
     ]
     assert said[-1] == "the free space of the disk can be measured again"
+
+
+def test_a_data_directory_that_is_gone_is_no_matter_of_an_alarm(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    gone: list[StorageError] = []
+    bench.alarms.on_directory_gone = gone.append
+    bench.probe.failure = DirectoryGoneError("data_dir /data was removed")
+    bench.tick()
+    assert gone == [bench.probe.failure]
+    assert not any("cannot be measured" in record.getMessage() for record in caplog.records)
 
 
 def test_the_log_says_what_happened_and_what_it_means(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
