@@ -290,8 +290,7 @@ class NodeAdmin:
 
     async def cluster_status(self) -> Mapping[str, Any]:
         members = sorted(self._state.members.values(), key=lambda member: member.node)
-        names = {member.name for member in self._runtime.config.members} | {member.node for member in members}
-        configured = sorted(name for name in names if not self._state.admissions.is_forgotten(NodeName(name)))
+        configured = self._runtime.member_names()
         running = [member.node for member in members if member.is_up]
         linked = sorted(self._runtime.links.linked_nodes())
         if self._standing.has_no_quorum or not self._clients.has_roles:

@@ -45,8 +45,6 @@ class AdminStanding:
         if pause is None and has_roles:
             return None
         linked = runtime.links.linked_nodes()
-        state = runtime.metadata.state
-        members = dict.fromkeys((*(member.name for member in runtime.config.members), *state.members))
         if pause is None:
             kind, seconds = _STARTING, None
             reason = "it has not joined the cluster yet, which takes a majority of the members"
@@ -61,9 +59,7 @@ class AdminStanding:
             "reason": reason,
             "seconds": seconds,
             "reaches": sorted(linked),
-            "lacks": sorted(
-                name for name in members if name not in (runtime.node, *linked, *state.admissions.forgotten)
-            ),
+            "lacks": [name for name in runtime.member_names() if name not in (runtime.node, *linked)],
             "serves_clients": has_roles and not runtime.config.pauses_minority,
         }
 

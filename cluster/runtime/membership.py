@@ -327,7 +327,8 @@ class Membership:
         else:
             if event.is_stopped:
                 self._stopped[event.node] = None
-                log.info("%s has stopped: it said goodbye", event.node)
+                if self._has_joined:  # before, the log is read again: it stopped once, and runs by now perhaps
+                    log.info("%s has stopped: it said goodbye", event.node)
             self._alarms.node_down(event.node, is_linked=self._links.is_up(event.node))
             self._sessions.node_lost(event.node)
             self._dropped.node_down(event.node)

@@ -312,10 +312,16 @@ class NodeRuntime:
     def _queue_unused(self, queue: QueueRecord, may_return: bool) -> None:
         self.deletions.unused(queue, may_return)
 
+    def member_names(self) -> list[NodeName]:
+        """Of the cluster, by name; what the configuration lists counts only until the log says who they are."""
+        state, voters = self.metadata.state, self.metadata.consensus.voters
+        decided = {*voters, *state.members, *state.admissions.admitted} if voters else set()
+        names = {self.node, *(decided or (member.name for member in self.config.members))}
+        return sorted(name for name in names if not state.admissions.is_forgotten(name))
+
     def unlinked_members(self) -> list[NodeName]:
-        """Configured members that this node cannot speak to."""
-        names = (member.name for member in self.config.members)
-        return [name for name in names if name != self.node and not self.links.is_up(name)]
+        """Members that this node cannot speak to."""
+        return [name for name in self.member_names() if name != self.node and not self.links.is_up(name)]
 
     def _cut_off_nodes(self) -> list[NodeName]:
         members = self.metadata.state.members.values()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from cluster.metadata.errors import NodeStillUpError, NoSuchNodeError
 from cluster.raft.storage import RaftStorage
 from cluster.transport.admin_port import AdminRefused, ExitCode
+from node.config import Address, Member
 from node.ids import NodeName
 from node.store.disk.disk import read_whole, write_durably
 from tests.support.amounts import few_fast
@@ -289,6 +291,21 @@ def test_a_cluster_goes_on_with_the_new_node_when_an_old_one_dies(lab: Lab) -> N
     lab.cluster.kill("n1")
     lab.pass_time(20)
     assert sum(lab.cluster.nodes[name].raft.core.is_leader for name in ("n2", "n3")) == 1
+
+
+def test_whom_only_a_configuration_lists_is_no_member(lab: Lab) -> None:
+    lab.found()
+    lab.cluster.kill("n3")
+    machine = lab.cluster.machines["n3"]
+    extra = Member(NodeName("n9"), Address("n9", 25672))
+    machine.config = replace(machine.config, members=(*machine.config.members, extra))
+    lab.start("n3")
+    lab.until_converged()
+    assert lab.ask("n3", lambda admin: admin.cluster_status())["disk_nodes"] == [*NAMES]
+    lab.cluster.kill("n1")
+    lab.cluster.kill("n2")
+    lab.pass_time(10)
+    assert lab.ask("n3", lambda admin: admin.cluster_status())["paused"]["n3"]["lacks"] == ["n1", "n2"]
 
 
 def test_who_would_forget_without_a_majority_is_told_of_the_offline_way(lab: Lab) -> None:

@@ -210,6 +210,7 @@ def admin_in_cluster(peers: AnsweringPeers, *up: str, pause: Pause | None = None
     for index, node in enumerate(("n1", *up), 1):
         request_id = RequestId(NodeName("test"), Incarnation(1), index)
         state.apply(index, Request(request_id, NodeUp(NodeName(node), Incarnation(1), f"{node}:1", f"{node}:2")))
+    config = build_config(parse_settings(CONFIG, "n1.conf"))
     runtime = SimpleNamespace(
         node=NodeName("n1"),
         metadata=SimpleNamespace(
@@ -218,7 +219,8 @@ def admin_in_cluster(peers: AnsweringPeers, *up: str, pause: Pause | None = None
             spoken=3,
             held_back_by=lambda: ["n2 still runs protocol 2"],
         ),
-        config=build_config(parse_settings(CONFIG, "n1.conf")),
+        config=config,
+        member_names=lambda: sorted(member.name for member in config.members),
         alarms=SimpleNamespace(listing=list),
         links=SimpleNamespace(linked_nodes=lambda: [NodeName(node) for node in peers.documents]),
         now_ms=lambda: 15_000,

@@ -204,6 +204,7 @@ async def test_only_who_has_joined_and_stays_contradicts_its_own_death() -> None
 async def test_a_peer_that_said_goodbye_has_stopped_and_is_not_called_dead(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench()
+    await bench.membership.join()
     bench.membership.link_up(N2, LIFE_1)
     bench.membership.member_changed(MemberChanged(N2, member(N2, LIFE_1, is_up=False), is_stopped=True))
     bench.membership.link_down(N2)
@@ -215,6 +216,16 @@ async def test_a_peer_that_said_goodbye_has_stopped_and_is_not_called_dead(caplo
     bench.membership.link_down(N2)
     bench.membership.peer_refused(N2)
     assert "n2 is dead" in caplog.text, "its next life has said nothing"
+
+
+async def test_goodbyes_in_a_log_that_is_read_again_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench()
+    bench.membership.member_changed(MemberChanged(N2, member(N2, LIFE_1, is_up=False), is_stopped=True))
+    await bench.membership.join()
+    assert "has stopped" not in caplog.text
+    bench.membership.peer_refused(N2)
+    assert "n2 is dead" not in caplog.text, "it is known all the same"
 
 
 async def test_a_node_that_was_forgotten_has_not_said_goodbye(caplog: pytest.LogCaptureFixture) -> None:
