@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,9 @@ from cluster.cli.targets import Target, resolve_target, working_directory
 from cluster.listing_columns import LISTINGS
 from cluster.transport.admin_client import DEFAULT_TIMEOUT_S, AdminClient
 from cluster.transport.admin_port import Table
+from cluster.transport.certificate_dates import date_problem
 from cluster.transport.grpc_tls import read_tls
+from node.errors import ConfigError
 
 PROGRAM = "warrenctl"
 #: Options every command takes, in the usage line.
@@ -37,6 +40,8 @@ Connect = Callable[[Target, float], AdminClient]
 def connect_to_node(target: Target, timeout_s: float) -> AdminClient:
     """Raises `ConfigError`."""
     credentials = None if target.tls is None else read_tls(target.tls).channel
+    if target.tls is not None and (problem := date_problem(target.tls.certificate.read_bytes(), time.time())):
+        raise ConfigError(f"{target.tls.certificate}: {problem}; no node answers whoever shows it")
     return AdminClient(target.address, target.cookie, timeout_s=timeout_s, channel_credentials=credentials)
 
 

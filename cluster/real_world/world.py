@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import platform
 import random
@@ -10,11 +11,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from cluster.composition import World
 from cluster.real_world.data_lock import DataLock
 from cluster.real_world.system_probe import SystemProbe, open_files_limit
 from cluster.runtime.outside import SystemFacts
+from cluster.transport.certificate_dates import date_problem
 from cluster.transport.grpc_admin_caller import GrpcAdminCaller
 from cluster.transport.grpc_carrier import GrpcCarrier
 from cluster.transport.grpc_tls import read_tls
@@ -22,6 +25,8 @@ from node.amqp.server.sockets import listen_on_sockets
 from node.config import NodeConfig
 from node.errors import StorageError
 from node.store.disk.disk import RealDisk
+
+log = logging.getLogger(__name__)
 
 
 class ThreadWorker:
@@ -63,10 +68,21 @@ def product_version() -> str:
         return "unknown"
 
 
+def _check_date(certificate: Path) -> None:
+    """The node may serve clients all the same, and its clock may be wrong: so it is not refused."""
+    if problem := date_problem(certificate.read_bytes(), time.time()):
+        log.error(
+            "%s: %s; no node and no warrenctl speaks with this node before it has another, and was started again",
+            *(certificate, problem),
+        )
+
+
 def real_world(config: NodeConfig) -> World:
     """This machine and this process, for the node that ``config`` describes. Raises `ConfigError`."""
     disk = RealDisk()
     tls = None if config.cluster_tls is None else read_tls(config.cluster_tls)
+    if config.cluster_tls is not None:
+        _check_date(config.cluster_tls.certificate)
     return World(
         disk=disk,
         lock=DataLock,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
 import pytest
 import trustme
 
+from cluster.cli.framework import connect_to_node
+from cluster.cli.targets import Target
+from cluster.real_world.world import real_world
 from cluster.transport.admin_client import AdminClient, AdminError
 from cluster.transport.admin_port import AdminRefused
 from cluster.transport.grpc_admin_caller import GrpcAdminCaller
@@ -17,7 +21,7 @@ from cluster.transport.grpc_carrier import GrpcCarrier
 from cluster.transport.grpc_tls import TlsCredentials, read_tls
 from cluster.transport.mesh import Mesh
 from cluster.transport.mesh_port import MeshTiming
-from node.config import TlsFiles
+from node.config import TlsFiles, build_config, parse_settings
 from node.errors import ConfigError
 from node.ids import Incarnation, NodeName
 from tests.support.mesh_listener import Listener
@@ -29,6 +33,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
 N1, N2 = NodeName("n1"), NodeName("n2")
 COOKIE = "correct horse battery"
+KEYS = ("cacertfile", "certfile", "keyfile")
 TIMING = MeshTiming(backoff_min_ms=5, backoff_max_ms=50, handshake_timeout_ms=1000)
 Enrol = Callable[..., TlsFiles]
 
@@ -143,3 +148,19 @@ def test_a_key_of_another_certificate_is_told_from_an_address_that_is_taken(enro
     cut_off.write_bytes(files.authority.read_bytes()[:200])
     with pytest.raises(ConfigError, match=f"{cut_off}: no certificate of an authority can be read"):
         read_tls(files._replace(authority=cut_off))
+
+
+def test_a_certificate_that_has_expired_is_named_by_whoever_has_it(
+    enrol: Enrol, authority: trustme.CA, caplog: pytest.LogCaptureFixture
+) -> None:
+    """gRPC tells only the other side; this one would see that sockets are closed."""
+    files = enrol("n1")
+    past = datetime.now(UTC) - timedelta(days=2)
+    expired = authority.issue_cert("127.0.0.1", not_before=past, not_after=past + timedelta(days=1))
+    expired.cert_chain_pems[0].write_to_path(str(files.certificate))
+    expired.private_key_pem.write_to_path(str(files.key))
+    with pytest.raises(ConfigError, match="the certificate expired at"):
+        connect_to_node(Target("n1", "127.0.0.1:1", COOKIE, files), 1)
+    lines = [f"cluster.ssl_options.{key} = {path}" for key, path in zip(KEYS, files, strict=True)]
+    real_world(build_config(parse_settings("\n".join(lines), "n1.conf"))).probe.close()
+    assert "n1.crt: the certificate expired at" in caplog.text

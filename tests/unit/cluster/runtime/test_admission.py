@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Collection
 from random import Random
-from typing import Any
 
 import pytest
 
 from cluster.metadata.commands import AdmitNode, ForgetNode
-from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.records import AdmittedRecord, MemberRecord
-from cluster.metadata.state import MetadataState
-from cluster.raft.config import RaftConfig, founding_entries, founding_state
-from cluster.raft.core import RaftCore
+from cluster.raft.config import founding_entries
 from cluster.raft.messages import Entry, EntryKind, Voter
-from cluster.runtime.admission import UNHEARD_STARTS, Admission
+from cluster.runtime.admission import UNHEARD_STARTS
 from cluster.runtime.group_members import GroupMembers
 from cluster.runtime.identity import IDENTITY_FILE, IdentityFile
 from cluster.transport.mesh_port import HandshakeError
@@ -24,105 +19,7 @@ from node.errors import ConfigError, StorageError
 from node.ids import Incarnation, NodeName
 from node.store.disk.disk import write_durably
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
-
-N1, N2, N3, N4, N5 = (NodeName(f"n{number}") for number in range(1, 6))
-NAMES = (N1, N2, N3)
-
-
-def carry_out(work: Coroutine[Any, Any, Any], _what: str) -> None:
-    """To its end: nothing in it waits."""
-    with suppress(StopIteration):
-        work.send(None)
-
-
-class Node:
-    """The part of a node that decides on links, with a log that is durable at once."""
-
-    def __init__(
-        self,
-        name: NodeName,
-        disk: SimulatedDisk | None = None,
-        members: tuple[NodeName, ...] = NAMES,
-        told_to_join: str = "",
-    ) -> None:
-        self.name = name
-        self.disk = disk or SimulatedDisk()
-        self.disk.mkdir("/data")
-        self.file = IdentityFile.open(self.disk, "/data", name, Random(str(id(self))))
-        self.core = RaftCore(RaftConfig(name), founding_state([]), Random(1), now_ms=0)
-        self.begun_again_after: list[Incarnation] = []
-        self.let_in: list[AdmitNode] = []
-        self.refusals: list[str] = []
-        self.incarnation = Incarnation(1)
-        #: Of the log, with what the test puts into the records itself.
-        self.applied_index = 0
-        self.state = MetadataState()
-        self.told_to_join = told_to_join
-        self.gate = self.new_gate(members)
-        self.gate.join(self)
-        self.gate.start()
-
-    def new_gate(self, members: tuple[NodeName, ...] = NAMES) -> Admission:
-        return Admission(
-            self.name,
-            self.incarnation,
-            members,
-            self.file,
-            f"{self.name}:1",
-            self.state,
-            NEWEST_PROTOCOL,
-            told_to_join=self.told_to_join,
-            on_refused=self.refusals.append,
-            count_on_from=self.begun_again_after.append,
-            begin_again=lambda: self.begun_again_after.append(self.incarnation),
-            admit_node=self.admit_node,
-            spawn=carry_out,
-        )
-
-    @property
-    def identity(self) -> str:
-        return self.file.current.identity
-
-    def found(self, voters: Sequence[Voter]) -> None:
-        self.core.found(0, voters)
-        while self.core.has_work:
-            self.core.appended(self.core.take_ready())
-        self.applied_index = self.core.log.commit
-
-    async def admit_node(self, command: AdmitNode) -> None:
-        """It is committed, here, at once."""
-        self.let_in.append(command)
-        self.applied_index += 1
-        self.state.admissions.admit(command, self.state.members.get(command.node))
-
-    def hears(self, peer: Node) -> None:
-        """One word of a handshake. Raises `HandshakeError`."""
-        credentials = peer.gate.credentials(self.name)
-        self.gate.heed(peer.name, credentials)
-        self.gate.admit(peer.name, peer.incarnation, credentials)
-
-    def meets(self, peer: Node) -> None:
-        """The whole handshake, which the one whose name sorts first begins."""
-        first, second = sorted((self, peer), key=lambda node: node.name)
-        try:
-            second.hears(first)
-        finally:  # the answer, whatever it is
-            first.gate.heed(second.name, second.gate.credentials(first.name))
-        first.hears(second)
-        first.gate.linked(second.name, second.identity)
-        second.gate.linked(first.name, first.identity)
-
-    def knows_log_of(self, other: Node) -> None:
-        self.found(list(other.core.log.configuration))
-
-
-def founded() -> tuple[Node, Node, Node]:
-    n1, n2, n3 = (Node(name) for name in NAMES)
-    n1.meets(n2)
-    n1.meets(n3)
-    for other in (n2, n3):
-        other.knows_log_of(n1)
-    return n1, n2, n3
+from tests.support.gates import N1, N2, N3, N4, N5, NAMES, Node, founded
 
 
 def test_the_first_by_name_founds_when_all_are_there() -> None:
@@ -228,58 +125,6 @@ def test_a_member_that_has_yet_to_carry_out_its_log_again_ends_no_newer_director
         n1.meets(fresh)
         assert fresh.refusals == []
         assert n1.gate.may_answer(N3)
-
-
-def test_an_older_copy_of_a_directory_is_refused() -> None:
-    n1, _, n3 = founded()
-    n1.state.members[N3] = MemberRecord(N3, "", "", Incarnation(5), is_up=True)
-    with pytest.raises(HandshakeError, match="older copy"):
-        n1.meets(n3)
-    assert "older copy" in n3.refusals[0]
-
-
-def test_an_older_copy_of_a_directory_is_refused_though_its_log_is_of_a_newer_configuration() -> None:
-    """Of two logs, one may say of a configuration that it is newer only because another snapshot has it."""
-    n1, _, n3 = founded()
-    n1.state.members[N3] = MemberRecord(N3, "", "", Incarnation(5), is_up=True)
-    n3.core.log.append([Entry(4, 2, EntryKind.ADD_VOTER, Voter(N1, n1.identity).pack())])
-    with pytest.raises(HandshakeError, match="older copy"):
-        n1.meets(n3)
-    assert "older copy" in n3.refusals[0]
-
-
-def test_an_older_copy_of_a_directory_is_refused_though_only_one_start_lies_between() -> None:
-    """A backup of a stopped node: the node was started once since, as the copy is now."""
-    n1, _, n3 = founded()
-    n1.state.members[N3] = MemberRecord(N3, "", "", n3.incarnation, is_up=True)
-    n3.gate = n3.new_gate()
-    n3.gate.join(n3)
-    n1.meets(n3)
-    assert "older copy" in n3.refusals[0]
-
-
-def test_a_node_whose_start_is_known_from_its_first_link_is_no_copy() -> None:
-    n1, n2, n3 = founded()
-    n3.gate = n3.new_gate()
-    n3.gate.join(n3)
-    n2.meets(n3)
-    for other in (n1, n2):
-        other.state.members[N3] = MemberRecord(N3, "", "", n3.incarnation, is_up=True)
-        other.meets(n3)
-    assert n3.refusals == []
-
-
-def test_a_node_that_decides_alone_is_no_copy_when_its_first_peer_has_heard_of_its_start() -> None:
-    n1, _, n3 = founded()
-    n3.gate = n3.new_gate()
-    n3.gate.join(n3)
-    for voter in n3.core.log.configuration:
-        if voter.name != N3:
-            n3.core.log.append([Entry(n3.core.log.last_index + 1, 2, EntryKind.REMOVE_VOTER, voter.pack())])
-    assert n3.core.voters == (N3,)
-    n1.state.members[N3] = MemberRecord(N3, "", "", n3.incarnation, is_up=True)
-    n3.gate.heed(N1, n1.gate.credentials(N3))
-    assert not any("older copy" in refusal for refusal in n3.refusals)
 
 
 def test_a_new_node_restarts_although_its_log_still_means_the_one_before() -> None:
