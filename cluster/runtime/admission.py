@@ -166,7 +166,7 @@ class Admission:
     def start(self) -> None:
         """Begin to take part; a cluster of one founds itself."""
         if self._file.current.superseded:
-            log.warning("this cluster goes on for one whose other members were forgotten while %s was down", self._node)
+            log.info("this cluster goes on for one of which others were given up (`forget_cluster_node --offline`)")
         if self._is_empty and self._told_to_join:
             log.info("%s is new, and joins the cluster of %s", self._node, ", ".join(self._members))
         elif self._is_empty and len(self._members) > 1:

@@ -153,8 +153,14 @@ async def _serve_stream(acceptor: Acceptor, kind: StreamKind, _requests: object,
     await acceptor(kind, _IncomingCall(context))
 
 
+#: What gRPC says of streams that a server had open when it was stopped.
+_PEER_STOPS = ("Internal error from Core", "Cancelling all calls")
+
+
 def _broken(error: Exception) -> StreamBroken:
     details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+    if details in _PEER_STOPS:
+        details = "the peer stops, or begins again"
     return StreamBroken(details or repr(error))
 
 

@@ -203,7 +203,7 @@ class Peer:
             if verdict is not None:
                 home.gate.heed(self.name, verdict_of(decode_answer(verdict)).credentials)
         except (StreamBroken, WireError, HandshakeError, StorageError, TimeoutError) as error:
-            self._log_trouble(f"it does not say what it knows: {error}")
+            self._log_trouble(f"it does not say what it knows: {str(error) or 'it did not answer in time'}")
         finally:
             stream.cancel()
             await connection.close()

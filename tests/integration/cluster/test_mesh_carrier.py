@@ -6,8 +6,10 @@ import asyncio
 import errno
 import socket
 
+import grpc
 import pytest
 
+from cluster.transport import grpc_carrier
 from cluster.transport.carrier import ProbeResult
 from cluster.transport.grpc_carrier import GrpcCarrier
 from cluster.transport.probe import bind_failure, probe
@@ -51,3 +53,10 @@ async def test_where_nobody_can_be_nobody_answers_and_nobody_can_listen(address:
     failure = await bind_failure(address)
     assert failure is not None
     assert address in str(failure)
+
+
+@pytest.mark.parametrize("details", ["Internal error from Core", "Cancelling all calls"])
+def test_that_a_peer_stops_is_said_in_words_of_operators(details: str) -> None:
+    """gRPC speaks of itself then."""
+    error = grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+    assert str(grpc_carrier._broken(error)) == "the peer stops, or begins again"

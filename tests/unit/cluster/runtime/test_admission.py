@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from random import Random
 
@@ -444,3 +445,17 @@ def test_a_leader_whose_records_are_behind_its_log_takes_vote_and_link_from_nobo
     members.join(group, group)
     members.follow()
     assert group.asked == ["link n3"]
+
+
+def test_that_a_cluster_goes_on_for_another_is_no_warning_at_every_start(caplog: pytest.LogCaptureFixture) -> None:
+    """It is so for ever, also for nodes that joined later."""
+    n1, _, _ = founded()
+    n1.file.adopt("c2" * 16, ["a0" * 16])
+    gate = n1.new_gate()
+    gate.join(n1)
+    with caplog.at_level(logging.INFO):
+        gate.start()
+    (record,) = (
+        record for record in caplog.records if "goes on for one of which others were given up" in record.message
+    )
+    assert record.levelno == logging.INFO

@@ -13,12 +13,13 @@ import pytest
 
 from chaos.sim import carrier
 from cluster.mirroring.messages import HorizonOp, Ops
+from cluster.transport.carrier import IncomingStream, StreamKind
 from cluster.transport.mesh import Mesh
 from cluster.wire.convert import QueueFrameMessage
 from node.ids import Epoch, Incarnation, NodeName, QueueId, SeqId
 from tests.support.amounts import few_fast
 from tests.support.mesh_listener import Listener
-from tests.support.mesh_nodes import N1, N2, N3, MeshNodes
+from tests.support.mesh_nodes import N1, N2, N3, PATIENCE_S, TIMING, MeshNodes
 
 NAMES = N1, N2, N3
 STEPS = 60
@@ -180,3 +181,21 @@ async def test_one_seed_is_one_run() -> None:
     second = await run(4)
     assert second[1:] == first[1:]
     assert second[0] == pytest.approx(began + float(str(first[0])))
+
+
+async def test_a_peer_that_takes_a_question_and_stands_still_is_said_not_to_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As under SIGSTOP: its system accepts, and it says nothing."""
+    nodes = MeshNodes(N1, N2)
+    frozen = nodes.carrier(N1)
+
+    async def say_nothing(_kind: StreamKind, _stream: IncomingStream) -> None:
+        await asyncio.Event().wait()
+
+    await frozen.serve(nodes.addresses[N1], say_nothing, silence_timeout_ms=TIMING.silence_timeout_ms)
+    await nodes.start(N2)
+    await asyncio.sleep(PATIENCE_S)
+    assert "no link to n1: it does not say what it knows: it did not answer in time" in caplog.text
+    await nodes.stop(N2)
+    await frozen.stop()
