@@ -33,6 +33,8 @@ from node.store.shared.clean_tables import TABLES_NAME
 from node.store.shared.config import SEGMENT_ENTRIES_MAX, StoreConfig
 
 VHOSTS_NAME = "vhosts"
+#: Whose directory it is; there before the first queue (`cluster.runtime.data_directory`).
+OWNER_NAME = "node_name"
 VHOST_FILE_NAME = "vhost.json"
 PERSISTENT_NAME = "msg_store_persistent"
 TRANSIENT_NAME = "msg_store_transient"
@@ -116,6 +118,8 @@ def locate(disk: Disk, directory: str) -> Place:
         names = {name for name in disk.list(base) if not name.endswith(DELETING_SUFFIX)}
         vhosts = [_vhost(disk, f"{base}/{name}") for name in sorted(names) if disk.list(f"{base}/{name}")]
         return Place(directory, Scope.NODE, tuple(vhosts))
+    if OWNER_NAME in names:
+        return Place(directory, Scope.NODE, ())  # no queue has been on it yet
     if names & {VHOST_FILE_NAME, QUEUES_NAME, PERSISTENT_NAME}:
         return Place(directory, Scope.VHOST, (_vhost(disk, directory),))
     parent, _, own_name = directory.rpartition("/")
@@ -137,7 +141,11 @@ def locate(disk: Disk, directory: str) -> Place:
         vhost_directory = parent.rpartition("/")[0]
         vhost = VhostPlace(vhost_directory, read_vhost_file(disk, vhost_directory), [directory], shows_stores=False)
         return Place(directory, Scope.QUEUE, (vhost,))
-    nodes = [f"{directory}/{name}" for name in sorted(names) if VHOSTS_NAME in disk.list(f"{directory}/{name}")]
+    nodes = [
+        f"{directory}/{name}"
+        for name in sorted(names)
+        if not {VHOSTS_NAME, OWNER_NAME}.isdisjoint(disk.list(f"{directory}/{name}"))
+    ]
     if nodes:
         raise NotStorageError(
             f"{directory} is not itself a node's data directory, but holds some: name one of {', '.join(nodes)}"

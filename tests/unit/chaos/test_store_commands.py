@@ -124,6 +124,16 @@ def test_the_directory_above_the_nodes_is_answered_with_theirs(node: NodeOnDisk)
         assert "n2" not in result.stderr
 
 
+def test_a_node_that_has_had_no_queue_is_one_all_the_same(tmp_path: Path) -> None:
+    directory = tmp_path / "n1"
+    (directory / "raft").mkdir(parents=True)
+    (directory / "node_name").write_text("n1")
+    for command in ("inspect", "verify"):
+        result = run(command, directory)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert f"holds some: name one of {directory}" in run(command, tmp_path).stderr
+
+
 def test_what_is_no_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_files, "processes_using", lambda _directory: [4711])
     for command in ("inspect", "verify"):
