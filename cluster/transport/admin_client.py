@@ -19,6 +19,7 @@ from cluster.transport import admin_codec as codec
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
 from cluster.transport.admin_proof import NONCE_BYTES
 from cluster.transport.grpc_silence import silence_options
+from cluster.transport.grpc_stops import is_stop
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminStub
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
@@ -300,6 +301,8 @@ class AdminClient:
             if key == codec.EXIT_CODE_METADATA_KEY:
                 return AdminError(int(value), call.details() or "")
         status = call.code()
+        if is_stop(call.details()):
+            return AdminError(ExitCode.UNAVAILABLE, f"{self.address} stopped, or began again, before it had answered")
         if status is grpc.StatusCode.UNAVAILABLE:
             return AdminError(ExitCode.UNAVAILABLE, f"unable to connect to {self.address}: {call.details()}")
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:

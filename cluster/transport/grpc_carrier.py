@@ -24,6 +24,7 @@ from cluster.transport.carrier import (
     StreamKind,
 )
 from cluster.transport.grpc_silence import silence_options
+from cluster.transport.grpc_stops import is_stop
 from cluster.transport.grpc_tls import TlsCredentials
 from cluster.transport.probe import bind_failure, probe
 
@@ -153,13 +154,9 @@ async def _serve_stream(acceptor: Acceptor, kind: StreamKind, _requests: object,
     await acceptor(kind, _IncomingCall(context))
 
 
-#: What gRPC says of streams that a server had open when it was stopped.
-_PEER_STOPS = ("Internal error from Core", "Cancelling all calls")
-
-
 def _broken(error: Exception) -> StreamBroken:
     details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
-    if details in _PEER_STOPS:
+    if is_stop(details):
         details = "the peer stops, or begins again"
     return StreamBroken(details or repr(error))
 

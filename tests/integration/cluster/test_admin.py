@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -307,6 +308,37 @@ async def test_who_asks_a_node_that_vanishes_is_told_in_bounded_time() -> None:
             await anext(reports)
         assert caught.value.exit_code is ExitCode.UNAVAILABLE
         await caller.close()
+
+
+async def test_an_operator_whose_node_begins_again_meanwhile_is_told_so() -> None:
+    """`await_startup` asks again then, as it does when nobody listens."""
+    asked = asyncio.Event()
+
+    class HangingPort(RecordingPort):
+        async def status(self) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
+
+    async def no_streams(_kind: StreamKind, _stream: IncomingStream) -> None: ...
+
+    carrier, admin = GrpcCarrier(), AdminEndpoint(HangingPort(), COOKIE)
+    number = await carrier.serve("127.0.0.1:0", no_streams, silence_timeout_ms=6000, admin=admin)
+    with AdminClient(f"127.0.0.1:{number}", COOKIE) as client:
+        asking = asyncio.create_task(asyncio.to_thread(client.status))
+        await asked.wait()
+        await carrier.stop()
+        with pytest.raises(AdminError, match="stopped, or began again, before it had answered") as caught:
+            await asking
+    assert caught.value.exit_code == ExitCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("details", ["CANCELLED", "Cancelling all calls", "Internal error from Core"])
+def test_however_grpc_calls_that_it_is_no_failure_of_the_node(details: str) -> None:
+    call: Any = SimpleNamespace(
+        trailing_metadata=tuple, code=lambda: grpc.StatusCode.CANCELLED, details=lambda: details
+    )
+    with AdminClient("127.0.0.1:1", COOKIE) as client:
+        assert client._admin_error(call).exit_code == ExitCode.UNAVAILABLE
 
 
 async def test_so_is_an_operator() -> None:

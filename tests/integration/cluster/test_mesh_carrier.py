@@ -58,5 +58,5 @@ async def test_where_nobody_can_be_nobody_answers_and_nobody_can_listen(address:
 @pytest.mark.parametrize("details", ["Internal error from Core", "Cancelling all calls"])
 def test_that_a_peer_stops_is_said_in_words_of_operators(details: str) -> None:
     """gRPC speaks of itself then."""
-    error = grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+    error = grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, grpc.aio.Metadata(), grpc.aio.Metadata(), details, "")
     assert str(grpc_carrier._broken(error)) == "the peer stops, or begins again"
