@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from cluster.cli.targets import Target, resolve_target, working_directory
 from cluster.listing_columns import LISTINGS
 from cluster.transport.admin_client import DEFAULT_TIMEOUT_S, AdminClient
 from cluster.transport.admin_port import Table
-from cluster.transport.certificate_dates import date_problem
+from cluster.transport.certificate_trial import time_problem
 from cluster.transport.grpc_tls import read_tls
 from node.errors import ConfigError
 
@@ -40,7 +39,7 @@ Connect = Callable[[Target, float], AdminClient]
 def connect_to_node(target: Target, timeout_s: float) -> AdminClient:
     """Raises `ConfigError`."""
     credentials = None if target.tls is None else read_tls(target.tls).channel
-    if target.tls is not None and (problem := date_problem(target.tls.certificate.read_bytes(), time.time())):
+    if target.tls is not None and (problem := time_problem(target.tls)):
         raise ConfigError(f"{target.tls.certificate}: {problem}; no node answers whoever shows it")
     return AdminClient(target.address, target.cookie, timeout_s=timeout_s, channel_credentials=credentials)
 

@@ -11,18 +11,17 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from cluster.composition import World
 from cluster.real_world.data_lock import DataLock
 from cluster.real_world.system_probe import SystemProbe, open_files_limit
 from cluster.runtime.outside import SystemFacts
-from cluster.transport.certificate_dates import date_problem
+from cluster.transport.certificate_trial import time_problem
 from cluster.transport.grpc_admin_caller import GrpcAdminCaller
 from cluster.transport.grpc_carrier import GrpcCarrier
 from cluster.transport.grpc_tls import read_tls
 from node.amqp.server.sockets import listen_on_sockets
-from node.config import NodeConfig
+from node.config import NodeConfig, TlsFiles
 from node.errors import StorageError
 from node.store.disk.disk import RealDisk
 
@@ -68,12 +67,12 @@ def product_version() -> str:
         return "unknown"
 
 
-def _check_date(certificate: Path) -> None:
+def _check_time(files: TlsFiles) -> None:
     """The node may serve clients all the same, and its clock may be wrong: so it is not refused."""
-    if problem := date_problem(certificate.read_bytes(), time.time()):
+    if problem := time_problem(files):
         log.error(
             "%s: %s; no node and no warrenctl speaks with this node before it has another, and was started again",
-            *(certificate, problem),
+            *(files.certificate, problem),
         )
 
 
@@ -82,7 +81,7 @@ def real_world(config: NodeConfig) -> World:
     disk = RealDisk()
     tls = None if config.cluster_tls is None else read_tls(config.cluster_tls)
     if config.cluster_tls is not None:
-        _check_date(config.cluster_tls.certificate)
+        _check_time(config.cluster_tls)
     return World(
         disk=disk,
         lock=DataLock,
