@@ -25,6 +25,9 @@ from node.errors import ConfigError, StorageError
 
 log = logging.getLogger(__name__)
 
+#: A node that does nothing yet has some 35 open.
+OPEN_FILES_MIN = 100
+
 
 class Daemon:
     """Runs a node until a signal, an operator or a failure ends it."""
@@ -90,8 +93,8 @@ def run(config: NodeConfig) -> int:
     except OSError as error:
         print(f"`log.file` {config.log_file} cannot be written: {error.strerror}", file=sys.stderr)
         return ExitCode.CONFIG
-    log.debug("at most %d files can be open", raise_open_files_limit())
     try:
+        _require_open_files(raise_open_files_limit())
         if not config.cluster_cookie:
             config = replace(config, cluster_cookie=read_or_make_home_cookie(os.environ))
         return uvloop.run(_run(config))
@@ -101,6 +104,16 @@ def run(config: NodeConfig) -> int:
     except (StorageError, OSError) as error:
         log.error("cannot start: %s", error)
         return ExitCode.SOFTWARE
+
+
+def _require_open_files(limit: int) -> None:
+    """Raises `ConfigError` where a node would serve nobody, and hold up others that wait for its copies."""
+    if limit < OPEN_FILES_MIN:
+        raise ConfigError(
+            f"this process may have {limit} files open: a node needs {OPEN_FILES_MIN}, and more for each queue and "
+            "client; raise the limit (`ulimit -Hn`, LimitNOFILE of systemd)"
+        )
+    log.debug("at most %d files can be open", limit)
 
 
 async def _run(config: NodeConfig) -> int:

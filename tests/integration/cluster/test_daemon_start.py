@@ -40,9 +40,10 @@ def command(given: dict[str, object]) -> list[str]:
     return [str(PROGRAMS / "warren"), "node", *(part for key in given for part in ("--set", f"{key}={given[key]}"))]
 
 
-def start_in_vain(given: dict[str, object]) -> tuple[int, str]:
-    """Exit code and what the node said."""
-    result = subprocess.run(command(given), capture_output=True, text=True, timeout=60, check=False, env=environment())
+def start_in_vain(given: dict[str, object], *before: str) -> tuple[int, str]:
+    """Exit code and what the node said; ``before``: a program that starts it."""
+    start = [*before, *command(given)]
+    result = subprocess.run(start, capture_output=True, text=True, timeout=60, check=False, env=environment())
     return result.returncode, result.stdout + result.stderr
 
 
@@ -61,6 +62,14 @@ def test_a_data_dir_that_is_a_file(tmp_path: Path) -> None:
     assert exit_code == EXIT_CONFIG, said
     assert f"data_dir {file} is a file: set `data_dir` to a directory" in said
     assert "Traceback" not in said
+
+
+def test_too_few_files_may_be_open(tmp_path: Path) -> None:
+    exit_code, said = start_in_vain(settings(tmp_path / "data"), "prlimit", "--nofile=60:60")
+    assert exit_code == EXIT_CONFIG, said
+    assert "this process may have 60 files open: a node needs 100" in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("key", ["cluster.listener", "listeners.tcp.default"])
