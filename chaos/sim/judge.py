@@ -216,12 +216,13 @@ def _was_deleted(
 
 
 def _has_gone_from_memory(queue: int, published_us: int, confirmed_us: int, circumstances: Circumstances) -> bool:
-    """The master decided to confirm at some time between: whoever held everything then may be meant."""
-    holders = circumstances.holders.get(queue, ())
+    """The master decided to confirm at some time between: whoever held everything then may be meant. No record tells of
+    a copy that was given up meanwhile."""
+    holders, given_up = circumstances.holders.get(queue, ()), circumstances.given_up.get(queue, ())
     deaths = [(at_us, node) for node, times in circumstances.deaths.items() for at_us in times]
-    deaths += circumstances.given_up.get(queue, ())
-    begins = [confirmed_us, *(entry.at_us for entry in holders if published_us <= entry.at_us <= confirmed_us)]
-    return bool(holders) and any(not outlives(holders, deaths, begin_us) for begin_us in begins)
+    changes = [*(entry.at_us for entry in holders), *(at_us for at_us, _ in given_up)]
+    begins = [confirmed_us, *(at_us for at_us in changes if published_us <= at_us <= confirmed_us)]
+    return bool(holders) and any(not outlives(holders, [*deaths, *given_up], begin_us) for begin_us in begins)
 
 
 def _was_unsynced(queue: int, from_us: int, confirmed_us: int, circumstances: Circumstances) -> bool:

@@ -160,6 +160,12 @@ def test_what_lives_in_memory_goes_with_a_copy_that_its_disk_has_ended() -> None
     assert kinds(confirmed(), holders=holders, given_up=both) == ["lost"], "a persistent one lives on disks"
 
 
+@pytest.mark.parametrize(("at_us", "found"), [(BETWEEN, []), (BEFORE, ["lost"])])
+def test_a_copy_may_be_given_up_while_its_confirm_is_on_its_way(at_us: int, found: list[str]) -> None:
+    holders = {0: held((0, ["n1"]))}
+    assert kinds(confirmed(), transient={KEY}, holders=holders, given_up={0: [(at_us, "n1")]}) == found
+
+
 def test_where_nobody_is_known_to_have_held_it_there_is_no_excuse() -> None:
     assert kinds(confirmed(), transient={KEY}) == ["lost"]
 
