@@ -17,8 +17,9 @@ _TURNS_MAX = 10
 
 
 def time_problem(files: TlsFiles) -> str:
-    """Why the certificate (or that of its authority) does not hold today; empty if it does, or if its authority cannot
-    be found. Raises `ssl.SSLError` or `OSError` for files that cannot be used."""
+    """Why the certificate (or that of its authority) does not hold today; empty if it does, or if that cannot be told:
+    its authority is not to be found, or OpenSSL speaks with nobody who has such a key. Raises `ssl.SSLError` or
+    `OSError` for files that cannot be used."""
     server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_context.load_cert_chain(files.certificate, files.key, password="")
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -32,11 +33,14 @@ def time_problem(files: TlsFiles) -> str:
         _shake_hands(client, server)
     except ssl.SSLCertVerificationError as error:
         return error.verify_message if error.verify_code in _TIME_ERRORS else ""
+    except ssl.SSLError:
+        return ""
     return ""
 
 
 def _shake_hands(client: ssl.SSLObject, server: ssl.SSLObject) -> None:
-    """Raises `ssl.SSLCertVerificationError` if the client does not accept what the server shows."""
+    """Raises `ssl.SSLCertVerificationError` if the client does not accept what the server shows, another `ssl.SSLError`
+    if it comes to no handshake at all."""
     for _ in range(_TURNS_MAX):
         waiting = 0
         for side in (client, server):
