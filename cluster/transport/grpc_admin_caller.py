@@ -63,9 +63,9 @@ class GrpcAdminCaller:
         self._channels: dict[str, _KeptChannel] = {}
 
     async def close(self) -> None:
-        for kept in self._channels.values():
+        while self._channels:  # somebody may ask meanwhile
+            _, kept = self._channels.popitem()
             await kept.channel.close(None)
-        self._channels.clear()
 
     async def listing(
         self, address: str, listing: str, vhost: str, columns: Sequence[str], *, timeout_s: float

@@ -23,6 +23,7 @@ class FakeChannel:
     def __init__(self, address: str) -> None:
         self.address = address
         self.is_closed = False
+        self.close_takes = 0
         self.may_answer = asyncio.Event()
         if "silent" not in address:
             self.may_answer.set()
@@ -40,6 +41,8 @@ class FakeChannel:
 
     async def close(self, _grace: float | None) -> None:
         self.is_closed = True
+        for _ in range(self.close_takes):
+            await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -84,3 +87,13 @@ async def test_who_waits_for_an_answer_keeps_the_channel(channels: list[FakeChan
     await ask(caller, "n1:6")
     await ask(caller, "n1:7")
     assert [channel.address for channel in channels if not channel.is_closed] == ["n1:5", "n1:6", "n1:7"]
+
+
+async def test_who_asks_while_all_is_closed_leaves_no_channel_open(channels: list[FakeChannel]) -> None:
+    caller = GrpcAdminCaller("secret")
+    for number in range(2):
+        await ask(caller, f"n1:{number}")
+        channels[number].close_takes = 3
+    await asyncio.gather(caller.close(), ask(caller, "n2:0"))
+    assert len(channels) == 3
+    assert all(channel.is_closed for channel in channels)
