@@ -17,7 +17,7 @@ import logging
 from collections.abc import Collection
 from contextlib import suppress
 
-from node.errors import StorageError
+from node.errors import ShortageError, StorageError
 from node.queues.vhost_store import VHOST_FILE_NAME, VHOSTS_NAME, vhost_directory
 from node.store.deletions import DELETING_SUFFIX, Removals, no_references
 from node.store.disk.disk import Disk, read_whole
@@ -37,7 +37,8 @@ class VhostRemovals(Removals):
 
     def take_unknown(self, vhosts: Collection[str], in_use: Collection[str]) -> None:
         """Remove what belongs to none of these ``vhosts``, which are all there are; but for the directories that are
-        ``in_use``. Raises `StorageError` if not all could be looked for or moved."""
+        ``in_use``. Raises `StorageError` if not all could be looked for or moved, `ShortageError` if it is worth trying
+        again."""
         kept = {vhost_directory(self._data_directory, vhost) for vhost in vhosts} | set(in_use)
         kept.update(self._directories)
         refused: StorageError | None = None
@@ -51,7 +52,8 @@ class VhostRemovals(Removals):
             try:
                 self.take(directory)
             except StorageError as error:
-                refused = error  # it keeps no other
+                if not isinstance(refused, ShortageError):
+                    refused = error  # it keeps no other
         if refused is not None:
             raise refused
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.errors import StorageError
+from node.errors import DiskFullError, StorageError
 from node.ids import QueueId, QueueName
 from node.queues.vhost_removals import VhostRemovals
 from node.queues.vhost_store import VhostStore, vhost_directory
@@ -116,3 +116,20 @@ def test_one_vhost_that_cannot_be_moved_keeps_no_other(store: StoreHarness, monk
             removals.take_unknown((), ())
     assert store.disk.exists(stays)
     assert not store.disk.exists(goes)
+
+
+def test_of_several_vhosts_that_cannot_be_moved_the_one_for_want_of_room_is_told(
+    store: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever hears of it looks again when there is room; not so for a broken disk."""
+    VhostStore(store.disk, DATA_DIRECTORY, "other", GroupCommit(), store.config).close()
+    first, _ = sorted(vhost_directory(DATA_DIRECTORY, vhost) for vhost in ("/", "other"))
+    removals = VhostRemovals(store.disk, DATA_DIRECTORY, GroupCommit())
+
+    def refuse(old_path: str, _new_path: str) -> None:
+        raise DiskFullError("no room") if old_path == first else StorageError("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.disk, "rename", refuse)
+        with pytest.raises(DiskFullError):
+            removals.take_unknown((), ())
