@@ -11,6 +11,8 @@ from cluster.mirroring import conversations, sync
 from tests.support.sim_lab import Lab
 from tests.unit.chaos.sim.conftest import SMALLER
 
+pytestmark = pytest.mark.slow
+
 #: As everything, it is smaller than it is.
 BATCH_BYTES = sync.SYNC_BATCH_BYTES // SMALLER
 QUEUES = 200
