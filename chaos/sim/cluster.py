@@ -14,6 +14,7 @@ from typing import Any
 
 from chaos.sim.disk_faults import DiskFaults
 from chaos.sim.happenings import DOWN, EVERYTHING, PAUSED
+from chaos.sim.insides import consumed_in_secret
 from chaos.sim.loop import Process, SimulatedLoop
 from chaos.sim.machine import AMQP_PORT, DATA_DIR, MEMORY_BYTES, USED_MEMORY_BYTES, AdminDoor, Machine
 from chaos.sim.network import Address, Link, Network
@@ -55,6 +56,8 @@ class SimulatedCluster(DiskFaults):
         self.deaths: dict[str, list[int]] = {name: [] for name in self.machines}
         #: Node -> times at which it lost what was not synced.
         self.powers: dict[str, list[int]] = {name: [] for name in self.machines}
+        #: Names of auto-delete queues that may stay: only a node that is lost knew that they had a consumer.
+        self.consumed_in_secret: dict[str, None] = {}
         #: Hears of rare states that were reached, see `chaos.sim.sometimes`.
         self.note: Callable[[str], None] = lambda _name: None
         self._slowness: dict[tuple[str, str], float] = {}
@@ -266,7 +269,8 @@ class SimulatedCluster(DiskFaults):
         process = machine.process
         assert process is not None, "it runs"
         process.kill()
-        self.nodes.pop(machine.name, None)
+        if (node := self.nodes.pop(machine.name, None)) is not None:
+            self.consumed_in_secret.update(dict.fromkeys(consumed_in_secret(node)))
         self.deaths[machine.name].append(self._now_us())
         if is_silent:
             self.network.host_lost(process, machine.name)

@@ -21,6 +21,15 @@ def vhost_stores(node: Node) -> Iterator[VhostStore]:
     return (store for store in node.runtime._files._vhosts.values() if store.is_open)
 
 
+def consumed_in_secret(node: Node) -> Iterator[str]:
+    """Auto-delete queues that had a consumer, of which the cluster has yet to decide to know."""
+    runtime = node.runtime
+    for queue_id in runtime.deletions._noting:
+        queue = runtime.metadata.topology.queue_by_id(queue_id)
+        if queue is not None:
+            yield queue.name
+
+
 def broker_of(node: Node) -> Broker | None:
     """``None`` while no clients are served."""
     server: Any = node.clients._server

@@ -169,7 +169,8 @@ class Stage:
 
     def is_of_workload(self, name: str) -> bool:
         """Whether a queue of this name may be left in the end."""
-        return queue_number(name) is not None or any(name in guest.may_stay for guest in self.guests)
+        may_stay = name in self.cluster.consumed_in_secret or any(name in guest.may_stay for guest in self.guests)
+        return may_stay or queue_number(name) is not None
 
     async def declare(self, queue: int) -> None:
         """A queue of the workload, as long as it takes."""

@@ -3,6 +3,8 @@ its consumer while its node was down."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from chaos.sim.client import Channel, ClosedError
@@ -38,3 +40,21 @@ def test_a_consumer_that_was_refused_was_none(founded_lab: Lab, is_tried: bool, 
     topology = lab.cluster.nodes["n1"].runtime.metadata.state.topology
     assert topology.queue("/", "q") is not None
     assert lab.ready("n1", "q") == COUNT
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_whose_master_is_lost_before_it_could_tell_of_the_consumer_may_stay(founded_lab: Lab, is_cut: bool) -> None:
+    lab = founded_lab
+    lab.change("n1", ChangeTopology(DeclareQueue("/", "q", durable=True, auto_delete=True), NodeName("n1")))
+    lab.until_converged()
+    if is_cut:
+        for other in ("n2", "n3"):
+            lab.cluster.cut("n1", other)
+
+    async def consume(channel: Channel) -> None:
+        await channel.consume("q", "t")
+        await asyncio.sleep(0.5)
+
+    lab.use_channel("n1", consume)
+    lab.cluster.kill("n1")
+    assert list(lab.cluster.consumed_in_secret) == (["q"] if is_cut else [])
