@@ -164,18 +164,18 @@ class Roles:
             if queue_id not in known:
                 self._routes.queue_deleted(queue_id)
                 yield
-        try:
-            yield from self._files.delete_unknown(self._state.topology.vhosts(), known)
-        except Exception:
-            log.exception("files of queues that no longer exist stay on the disk")
+        yield from self._delete_leftovers(known)
 
     def look_for_leftovers(self) -> None:
         """Descriptors were wanting when this node looked for what it has of what was deleted: look again."""
         if not self._is_active or self._records.is_changing:
             return  # the next time, then
         known = {*self._state.masterships, *[queue.queue_id for queue in self._queues.held_queues()]}
+        at_once(self._delete_leftovers(known))
+
+    def _delete_leftovers(self, known: Collection[QueueId]) -> Pieces[None]:
         try:
-            at_once(self._files.delete_unknown(self._state.topology.vhosts(), known))
+            yield from self._files.delete_unknown(self._state.topology.vhosts(), known)
         except Exception:
             log.exception("files of queues that no longer exist stay on the disk")
 

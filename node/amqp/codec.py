@@ -218,7 +218,7 @@ class FrameReader:
             self._dead = True
             self._contents.clear()
             items.append(Fault(0, violation.error, violation.method_index))
-            self._unread, self._unread_at = buffer, at  # what is looked for now was not among what has been read
+            self._unread, self._unread_at = buffer, at  # once more, for the client's last words
             return items
         if not self._unread and rest_at < len(buffer):
             pending += memoryview(buffer)[rest_at:]

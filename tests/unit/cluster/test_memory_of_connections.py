@@ -1,13 +1,10 @@
 """Connections and channels that are over are freed at once: no cycle of references is left to the garbage collector.
 
-A node has it look at what has lived for some time once an hour only (`cluster.real_world.collector`), so whatever waits
-for it is as much as comes and goes in that time.
+Why that matters: see `tests.support.without_collector`.
 """
 
 from __future__ import annotations
 
-import gc
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, cast
@@ -19,19 +16,17 @@ from node.amqp.frames import PROTOCOL_HEADER
 from tests.support.amqp_frames import publish_bytes
 from tests.support.server_client import Basic, Channel, Client, Confirm, Connection, Queue, Tx
 from tests.support.small_world import SmallWorld, small_config
+from tests.support.without_collector import alive, without_collector
 
 LASTING = "lasting"
+#: The server and the broker.
+PARTS = ("node.amqp.", "node.broker.")
 
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    """Nor is anything logged: what keeps the lines of a test keeps the errors in them, and these where they were."""
-    logging.disable()
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-    logging.disable(logging.NOTSET)
+    with without_collector():
+        yield
 
 
 @pytest.fixture
@@ -47,13 +42,6 @@ async def node(small: SmallWorld) -> AsyncIterator[Node]:
     await node.admin.set_permissions("/", "ann", ".*", ".*", ".*")
     yield node
     await node.close()
-
-
-def alive() -> Counter[str]:
-    """Objects of the server and the broker."""
-    kinds = Counter(type(each) for each in gc.get_objects())
-    parts = ("node.amqp.", "node.broker.")
-    return Counter({kind.__qualname__: kinds[kind] for kind in kinds if str(kind.__module__).startswith(parts)})
 
 
 async def connected(small: SmallWorld, password: str = "secret") -> Client:
@@ -111,37 +99,37 @@ End = Callable[[Client, Node], Awaitable[None]]
 @pytest.mark.parametrize("end", [says_goodbye, vanishes, vanishes_as_it_asks, makes_a_mistake, is_sent_away])
 @pytest.mark.usefixtures("no_collection")
 async def test_a_connection_that_is_over_is_freed_at_once(node: Node, small: SmallWorld, end: End) -> None:
-    before = alive()
+    before = alive(*PARTS)
     client = await entered(small)
-    assert (alive() - before)["ChannelShell"] == 2
+    assert (alive(*PARTS) - before)["ChannelShell"] == 2
     await end(client, node)
     await client.settle()
     assert client.transport.is_closed
     del client
-    assert alive() - before == Counter()
+    assert alive(*PARTS) - before == Counter()
 
 
 @pytest.mark.usefixtures("no_collection")
 async def test_so_are_those_who_never_get_in(node: Node, small: SmallWorld) -> None:
-    before = alive()
+    before = alive(*PARTS)
     for client in (await connected(small), await connected(small, "wrong")):
         client.transport.abort()
         await client.settle()
     del client
-    assert alive() - before == Counter()
+    assert alive(*PARTS) - before == Counter()
 
 
 @pytest.mark.usefixtures("no_collection")
 async def test_so_are_channels_of_a_connection_that_stays(node: Node, small: SmallWorld) -> None:
     client = await connected(small)
     await client.send(Connection.TuneOk(100, 131_072, 0), Connection.Open("/"), channel=0)
-    before = alive()
+    before = alive(*PARTS)
     await client.send(Channel.Open(), Queue.Declare(queue=LASTING, durable=True), Confirm.Select())
     await client.send(Basic.Consume(queue=LASTING, consumer_tag="tag"), data=publish_bytes(1, "", LASTING))
     await client.send(Channel.Open(), channel=2)
-    assert (alive() - before)["ChannelShell"] == 2
+    assert (alive(*PARTS) - before)["ChannelShell"] == 2
     await is_done_with_its_channels(client, node)
     await client.settle()
-    assert {kind for kind in alive() - before if "Channel" in kind} == set()
+    assert {kind for kind in alive(*PARTS) - before if "Channel" in kind} == set()
     client.transport.abort()
     await client.settle()

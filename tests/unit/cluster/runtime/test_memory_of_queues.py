@@ -1,38 +1,29 @@
 """Queues that are deleted are freed at once, on every node: no cycle of references is left to the garbage collector.
 
-Why that matters: see `tests/unit/cluster/test_memory_of_connections.py`.
+Why that matters: see `tests.support.without_collector`.
 """
 
 from __future__ import annotations
 
 import gc
-import logging
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.queue_sets import N1, N2, QueueSetNetwork, mastership, queue_record
+from tests.support.without_collector import alive, without_collector
 
+#: What queues are made of.
+PARTS = ("node.queues.", "node.store.index.", "node.store.queue_storage", "node.flow.", "cluster.mirroring.")
 #: Ten minutes of housekeeping, for what is removed in steps.
 MAINTAINED_MS = range(0, 600_000, 1_000)
 
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    logging.disable()
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-    logging.disable(logging.NOTSET)
-
-
-def alive() -> Counter[str]:
-    """Objects that queues are made of."""
-    kinds = Counter(type(each) for each in gc.get_objects())
-    parts = ("node.queues.", "node.store.index.", "node.store.queue_storage", "node.flow.", "cluster.mirroring.")
-    return Counter({kind.__qualname__: kinds[kind] for kind in kinds if str(kind.__module__).startswith(parts)})
+    with without_collector():
+        yield
 
 
 def live_and_die(network: QueueSetNetwork, number: int, *, durable: bool, moves: bool) -> None:
@@ -64,6 +55,6 @@ def test_a_queue_that_is_deleted_is_freed_at_once(durable: bool, moves: bool) ->
     network = QueueSetNetwork(N1, N2)
     live_and_die(network, 1, durable=durable, moves=moves)
     gc.collect()
-    before = alive()
+    before = alive(*PARTS)
     live_and_die(network, 2, durable=durable, moves=moves)
-    assert alive() - before == Counter()
+    assert alive(*PARTS) - before == Counter()
