@@ -22,7 +22,6 @@ from cluster.cli.targets import Target, resolve_target, working_directory
 from cluster.listing_columns import LISTINGS
 from cluster.transport.admin_client import DEFAULT_TIMEOUT_S, AdminClient
 from cluster.transport.admin_port import Table
-from cluster.transport.certificate_trial import time_problem
 from cluster.transport.grpc_tls import read_tls
 
 PROGRAM = "warrenctl"
@@ -37,10 +36,11 @@ Connect = Callable[[Target, float], AdminClient]
 
 def connect_to_node(target: Target, timeout_s: float) -> AdminClient:
     """Raises `ConfigError`. Of a certificate that does not hold nobody is told but the node to which it is shown."""
-    credentials = None if target.tls is None else read_tls(target.tls).channel
-    if target.tls is not None and (problem := time_problem(target.tls)):
-        text = f"{target.tls.certificate}: {problem}, by the clock of this machine; nodes close on whoever shows it"
+    tls = None if target.tls is None else read_tls(target.tls)
+    if tls is not None and tls.time_problem:
+        text = f"{tls.time_problem}, by the clock of this machine; nodes close on whoever shows it"
         click.echo(f"Warning: {text}", err=True)
+    credentials = None if tls is None else tls.channel
     return AdminClient(target.address, target.cookie, timeout_s=timeout_s, channel_credentials=credentials)
 
 

@@ -57,8 +57,8 @@ TAKING_SERVICE = 2
 FAILURE_DECIDES_STOPS = 3
 #: Under ``exactly`` a mirror that left by itself is replaced.
 REPLACING_MIRRORS = 3
-#: A master hands over to a mirror that is only complete (it restarted) as long as none is synchronised, whatever it
-#: asked for: what it knew may be old when that is committed.
+#: As long as there is a synchronised mirror no other is handed over to, though it be complete (it restarted): what the
+#: master knew when it asked may be old when that is committed.
 HANDING_TO_HEIRS = 3
 LATEST_VERSION = 3
 

@@ -16,12 +16,11 @@ from cluster.composition import World
 from cluster.real_world.data_lock import DataLock
 from cluster.real_world.system_probe import SystemProbe, open_files_limit
 from cluster.runtime.outside import SystemFacts
-from cluster.transport.certificate_trial import time_problem
 from cluster.transport.grpc_admin_caller import GrpcAdminCaller
 from cluster.transport.grpc_carrier import GrpcCarrier
 from cluster.transport.grpc_tls import read_tls
 from node.amqp.server.sockets import listen_on_sockets
-from node.config import NodeConfig, TlsFiles
+from node.config import NodeConfig
 from node.errors import StorageError
 from node.store.disk.disk import RealDisk
 
@@ -67,21 +66,15 @@ def product_version() -> str:
         return "unknown"
 
 
-def _check_time(files: TlsFiles) -> None:
-    """The node may serve clients all the same, and its clock may be wrong: so it is not refused."""
-    if problem := time_problem(files):
-        log.error(
-            "%s: %s; no node and no warrenctl speaks with this node before it has another, and was started again",
-            *(files.certificate, problem),
-        )
-
-
 def real_world(config: NodeConfig) -> World:
     """This machine and this process, for the node that ``config`` describes. Raises `ConfigError`."""
     disk = RealDisk()
     tls = None if config.cluster_tls is None else read_tls(config.cluster_tls)
-    if config.cluster_tls is not None:
-        _check_time(config.cluster_tls)
+    if tls is not None and tls.time_problem:
+        log.error(
+            "%s; no node and no warrenctl speaks with this node before it has another, and was started again",
+            tls.time_problem,
+        )
     return World(
         disk=disk,
         lock=DataLock,

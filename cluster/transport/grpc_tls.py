@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 
+from cluster.transport.certificate_trial import time_problem
 from node.config import TlsFiles
 from node.errors import ConfigError
 
@@ -18,6 +19,8 @@ class TlsCredentials:
 
     channel: grpc.ChannelCredentials
     server: grpc.ServerCredentials
+    #: The certificate and why it does not hold today; empty if it does. It is not refused: the clock may be wrong.
+    time_problem: str
 
 
 def read_tls(files: TlsFiles) -> TlsCredentials:
@@ -25,9 +28,11 @@ def read_tls(files: TlsFiles) -> TlsCredentials:
     authority = _read(files.authority, b"CERTIFICATE")
     pair = _read(files.key, b"PRIVATE KEY"), _read(files.certificate, b"CERTIFICATE")
     _try_out(files)
+    problem = time_problem(files)
     return TlsCredentials(
         grpc.ssl_channel_credentials(authority, *pair),
         grpc.ssl_server_credentials([pair], authority, require_client_auth=True),
+        f"{files.certificate}: {problem}" if problem else "",
     )
 
 
