@@ -97,8 +97,11 @@ class Transactor(Client):
         for seq in range(transaction.first_seq, transaction.first_seq + transaction.size):
             message = MessageId(self.number, seq, transaction.attempt)
             body = encode_body(self.world.run_tag, message, max(transaction.body_bytes, MIN_BODY_BYTES))
+            attempt = (transaction.queue, self.number, seq, transaction.attempt)
             if not transaction.is_persistent:
-                self.world.transient.add((transaction.queue, self.number, seq, transaction.attempt))
+                self.world.transient.add(attempt)
+            if transaction.size > 1:
+                self.world.joint.add(attempt)
             channel.publish(self._queue_name(transaction.queue), body, is_persistent=transaction.is_persistent)
 
     def _record(self, kind: Kind, channel_id: int, transaction: Transaction, sent_us: int | None = None) -> None:

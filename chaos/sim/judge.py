@@ -5,7 +5,9 @@ is what a simulator knows and a laboratory cannot: what the cluster has committe
 which lives of which nodes have ended, what was durable where, and which acknowledgements were taken for sure.
 
 **What excuses a loss.** A message was confirmed when its confirm was sent (``t_lo_us``), however long that was on its
-way to the client: a slow link brings it after everybody who had the message is dead. It may be missing only if
+way to the client: a slow link brings it after everybody who had the message is dead. One that went to several queues,
+or is part of a transaction, is confirmed by each of them at some time of its own, and the confirm is sent behind the
+last. It may be missing only if
 
 - its queue was taken over since by a copy that lacked something, as the record says; whether the policy permitted that
   is judged when it happens (`chaos.sim.record_watch`); or
@@ -98,6 +100,8 @@ class Circumstances:
     requests: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
     #: Attempts whose messages were not persistent.
     transient: AbstractSet[AttemptKey] = frozenset()
+    #: Attempts that are confirmed together with others.
+    joint: AbstractSet[AttemptKey] = frozenset()
     #: Attempts that were settled for sure.
     settled: Mapping[AttemptKey, Settlement] = field(default_factory=dict)
     #: Attempts -> each time that they were handed out, in the order of time.
@@ -179,15 +183,17 @@ def _is_excused(
     published_us = min((event.t_hi_us for event in story if event.kind == Kind.PUB_INVOKE), default=confirmed_us)
     if any(event.kind == Kind.RETURN for event in story):
         return True  # no queue took it, and that was said before the confirm
-    if any(at_us >= confirmed_us for at_us in circumstances.lossy.get(queue, ())):
+    # A queue may have confirmed its part of what is confirmed together long before the last part.
+    first_us = published_us if key in circumstances.joint else confirmed_us
+    if any(at_us >= first_us for at_us in circumstances.lossy.get(queue, ())):
         return True
     entry = next((entries.get(event.channel_id) for event in story if event.kind == Kind.PUB_INVOKE), None)
     if _was_deleted(queue, published_us, confirmed_us, entry, circumstances):
         return True
     if key in circumstances.transient:
-        return _has_gone_from_memory(queue, published_us, confirmed_us, circumstances)
+        return _has_gone_from_memory(queue, published_us, confirmed_us, first_us, circumstances)
     # What no later master can have confirmed was confirmed before, if it was heard on its way after.
-    begun_us = max((at_us for at_us in epochs if at_us <= confirmed_us), default=0)
+    begun_us = max((at_us for at_us in epochs if at_us <= first_us), default=0)
     sure_us = max(published_us, begun_us)
     return circumstances.is_flush and _was_unsynced(queue, sure_us, confirmed_us, circumstances)
 
@@ -215,13 +221,15 @@ def _was_deleted(
     )
 
 
-def _has_gone_from_memory(queue: int, published_us: int, confirmed_us: int, circumstances: Circumstances) -> bool:
-    """The master decided to confirm at some time between: whoever held everything then may be meant. No record tells of
-    a copy that was given up meanwhile."""
+def _has_gone_from_memory(
+    queue: int, published_us: int, confirmed_us: int, first_us: int, circumstances: Circumstances
+) -> bool:
+    """The master decided to confirm at some time between, or at ``first_us``: whoever held everything then may be
+    meant. No record tells of a copy that was given up meanwhile."""
     holders, given_up = circumstances.holders.get(queue, ()), circumstances.given_up.get(queue, ())
     deaths = [(at_us, node) for node, times in circumstances.deaths.items() for at_us in times]
     changes = [*(entry.at_us for entry in holders), *(at_us for at_us, _ in given_up)]
-    begins = [confirmed_us, *(at_us for at_us in changes if published_us <= at_us <= confirmed_us)]
+    begins = [first_us, *(at_us for at_us in changes if published_us <= at_us <= confirmed_us)]
     return bool(holders) and any(not outlives(holders, [*deaths, *given_up], begin_us) for begin_us in begins)
 
 

@@ -318,6 +318,7 @@ class Run:
             conditional=self.records.conditional,
             requests=self.stage.requests if self.schedule.personality.has_whole_links else {},
             transient=self.world.transient,
+            joint=self.world.joint,
             settled=self.world.settled,
             hand_outs=self._hand_outs(),
             deaths=self.cluster.deaths,

@@ -96,6 +96,8 @@ class Surroundings:
         self.channel_ids = count(1)
         #: Attempts whose messages were not persistent.
         self.transient: set[AttemptKey] = set()
+        #: Attempts that are confirmed together with others: to other queues, or of the same transaction.
+        self.joint: set[AttemptKey] = set()
         #: Attempts that were settled for sure.
         self.settled: dict[AttemptKey, Settlement] = {}
         #: Which session the node at a position has with the master in service of a queue; ``None``: with none.
@@ -264,8 +266,11 @@ class Publisher(Client):
             message = MessageId(self.number, item.seq, item.attempt)
             body = encode_body(self.world.run_tag, message, max(item.body_bytes, MIN_BODY_BYTES))
             self._outstanding[channel.published + 1] = item
+            attempts = [(queue, self.number, item.seq, item.attempt) for queue in item.queues]
             if not item.is_persistent:
-                self.world.transient.update((queue, self.number, item.seq, item.attempt) for queue in item.queues)
+                self.world.transient.update(attempts)
+            if len(attempts) > 1:
+                self.world.joint.update(attempts)
             if item.attempt > 1:
                 self.world.note("a message was published again")
             self._record(Kind.PUB_INVOKE, item)

@@ -236,6 +236,23 @@ def test_a_confirm_may_be_on_its_way_while_the_power_goes() -> None:
     assert found_under_flush(by_the_next_master, powers={"n1": [BETWEEN]}) == ["lost"]
 
 
+def test_a_part_of_what_is_confirmed_together_may_have_been_confirmed_long_before() -> None:
+    """Its part of the confirm is kept by the publisher's node, so the next master is not sent the message again."""
+
+    def told() -> Story:
+        return Story().tell(Kind.PUB_INVOKE).promote().tell(Kind.CONFIRM)
+
+    after_us, before_us = 1_500_000, 500_000
+    assert found_under_flush(told(), joint={KEY}, powers={"n1": [after_us]}) == []
+    assert found_under_flush(told(), joint={KEY}, powers={"n1": [before_us]}) == ["lost"], "it was not published yet"
+    assert found_under_flush(told(), powers={"n1": [after_us]}) == ["lost"], "the next master has confirmed it"
+    assert kinds(told(), joint={KEY}, lossy={0: [after_us]}) == []
+    assert kinds(told(), joint={KEY}, lossy={0: [before_us]}) == ["lost"], "it was not published yet"
+    in_memory = {"transient": {KEY}, "holders": {0: held((0, ["n1"]), (2, ["n1"]))}}
+    assert kinds(told(), joint={KEY}, deaths={"n1": [after_us]}, **in_memory) == []
+    assert kinds(told(), joint={KEY}, deaths={"n1": [before_us]}, **in_memory) == ["lost"], "it was not published yet"
+
+
 # --- repetitions
 
 
