@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 from array import array
 from asyncio import events
 from collections import deque
@@ -546,10 +547,15 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
 
 def _drop(task: asyncio.Task[Any]) -> None:
+    """What it never did is closed, and so is what it would have waited for, if it has not begun."""
     coroutine = task.get_coro()
-    if not task.done() and isinstance(coroutine, Coroutine):
+    if task.done() or not isinstance(coroutine, Coroutine):
+        return
+    is_new = inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
+    awaited = inspect.getcoroutinelocals(coroutine).values() if is_new else ()
+    for each in (coroutine, *(value for value in awaited if isinstance(value, Coroutine))):
         with suppress(BaseException):
-            coroutine.close()
+            each.close()
 
 
 def simulated_loop() -> SimulatedLoop:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from node.errors import WarrenError
@@ -28,6 +28,9 @@ class Background:
         task = self._loop.create_task(self._run(work, what))
         self._tasks[task] = None
         task.add_done_callback(self._forget)
+        if isinstance(work, Coroutine):
+            # It has not begun if the task was cancelled before it had its turn, which Python would warn of.
+            task.add_done_callback(lambda _task: work.close())
 
     async def _run(self, work: Awaitable[Any], what: str) -> None:
         try:

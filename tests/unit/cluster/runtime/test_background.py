@@ -50,3 +50,11 @@ async def test_a_stop_waits_until_everything_has_ended() -> None:
     await asyncio.sleep(0)
     await background.stop()
     assert ended == ["said"]
+
+
+async def test_what_is_stopped_before_it_has_begun_is_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+    background = Background(asyncio.get_running_loop())
+    background.spawn(fail(AssertionError("it begins")), "a proposal")
+    await background.stop()
+    await asyncio.sleep(0)  # what had the answers of the tasks is gone now
+    assert [str(warning.message) for warning in recwarn] == []
