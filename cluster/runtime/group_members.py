@@ -140,8 +140,8 @@ class GroupMembers:
         places = {name: self._places(name) for name in peers}
         for name, address in self._introduced().items():
             places.setdefault(name, (address,))
-        if places == self._told:
-            return
+        if places == self._told and peers == self._peers:
+            return  # who was introduced before is at the same place when it is a member: then it is to be watched, too
         self._told = places
         for name in self._links.peers:
             if name not in places:
