@@ -140,8 +140,8 @@ class Membership:
         #: The cluster has heard that this node lives.
         self._has_joined = False
         self._is_stopping = False
-        #: Peers whose `NodeDown` is being proposed.
-        self._proposed_down: set[NodeName] = set()
+        #: Peers whose `NodeDown` is being proposed, as long as this node leads and holds them for down.
+        self._proposed_down: dict[NodeName, asyncio.Task[object]] = {}
         #: Peers that said goodbye, and were not heard of as up since (a dict for its order).
         self._stopped: dict[NodeName, None] = {}
         #: Incarnations of the peers that this node is linked with.
@@ -272,11 +272,15 @@ class Membership:
         """A new leader proposes what the one before it could not."""
         if leader is not None:
             log.info("the metadata group is led by %s", leader)
+        if leader != self.node:
+            for peer in list(self._proposed_down):
+                self._withdraw(peer)
         self._propose_all_down()
 
     def _act_on(self, changes: Sequence[VerdictChange]) -> None:
         for change in changes:
             if change.verdict is not Verdict.DOWN:
+                self._withdraw(change.peer)
                 continue
             if change.peer not in self._stopped:
                 log.warning("%s is %s", change.peer, "dead" if change.is_certain else "silent for too long")
@@ -298,15 +302,23 @@ class Membership:
         if not proposes_node_down(self.node, self._metadata.consensus.leader, peer):
             return
         if peer not in self._proposed_down:
-            self._proposed_down.add(peer)
-            command = NodeDown(peer, member.incarnation)
-            self._background.spawn(self._declare_down(command), f"declaring {peer} down")
+            change = self._loop.create_task(self._metadata.change(NodeDown(peer, member.incarnation)))
+            self._proposed_down[peer] = change
+            change.add_done_callback(lambda done: self._declared(peer, done))
+            self._background.spawn(change, f"declaring {peer} down")
 
-    async def _declare_down(self, command: NodeDown) -> None:
-        try:
-            await self._metadata.change(command)
-        finally:
-            self._proposed_down.discard(command.node)
+    def _declared(self, peer: NodeName, change: asyncio.Task[object]) -> None:
+        if self._proposed_down.get(peer) is change:
+            del self._proposed_down[peer]
+        if not change.cancelled():
+            change.exception()  # told by the background, unless that has ended before
+
+    def _withdraw(self, peer: NodeName) -> None:
+        """It lives, or it is not for this node to say any more that it does not. What is undecided is proposed again
+        under each new leader, for half a minute: by then it could only do harm."""
+        change = self._proposed_down.pop(peer, None)
+        if change is not None:
+            change.cancel()
 
     # --- what the cluster has decided ---
 

@@ -150,6 +150,52 @@ async def test_a_process_that_is_gone_is_dead_for_certain() -> None:
     assert bench.membership.verdict(N2) is Verdict.UP
 
 
+@pytest.mark.parametrize("end", ["heard", "another leads", "nobody leads"])
+async def test_a_verdict_that_does_not_hold_any_more_is_not_proposed_any_more(end: str) -> None:
+    """A proposal that is not decided is made again under every new leader: a peer that lives again, and serves clients,
+    would lose its queues by what a leader of before thought of it."""
+    bench = Bench()
+    bench.metadata.state.members[N2] = member(N2, LIFE_1, is_up=True)
+    bench.metadata.answer = undecided = asyncio.get_running_loop().create_future()
+    bench.membership.link_up(N2, LIFE_1)
+    bench.membership.link_down(N2)
+    bench.membership.peer_refused(N2)
+    await asyncio.sleep(0)
+    assert bench.metadata.proposed == [NodeDown(N2, LIFE_1)]
+    if end == "heard":
+        bench.membership.heard(N2)
+    else:
+        bench.parts["consensus"].leader = N3 if end == "another leads" else None
+        bench.membership.leader_changed(bench.parts["consensus"].leader)
+    await asyncio.sleep(0)
+    assert undecided.cancelled()
+    bench.metadata.answer = None
+    bench.parts["consensus"].leader = N1
+    bench.membership.leader_changed(N1)
+    await asyncio.sleep(0)
+    assert len(bench.metadata.proposed) == (1 if end == "heard" else 2), "whoever leads proposes what it sees itself"
+
+
+async def test_a_peer_is_proposed_once_at_a_time() -> None:
+    bench = Bench()
+    bench.metadata.state.members[N2] = member(N2, LIFE_1, is_up=True)
+    bench.metadata.answer = decided = asyncio.get_running_loop().create_future()
+    bench.membership.link_up(N2, LIFE_1)
+    bench.membership.link_down(N2)
+    bench.membership.peer_refused(N2)
+    await asyncio.sleep(0)
+    bench.membership.repeat()
+    await asyncio.sleep(0)
+    assert len(bench.metadata.proposed) == 1
+    decided.set_result(None)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    bench.metadata.answer = None
+    bench.membership.repeat()
+    await asyncio.sleep(0)
+    assert len(bench.metadata.proposed) == 2, "it did not come true"
+
+
 async def test_who_was_never_a_member_says_no_goodbye() -> None:
     bench = Bench()
     await bench.membership.say_goodbye()
