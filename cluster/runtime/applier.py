@@ -59,6 +59,10 @@ class StateMachine(Protocol):
         """The whole state as of the last entry applied, in pieces; what is applied later does not change them."""
 
     @property
+    def is_declared_down(self) -> bool:
+        """By it this node is down, as of the last entry applied."""
+
+    @property
     def wants_snapshot(self) -> bool:
         """See `SnapshotSource`."""
 

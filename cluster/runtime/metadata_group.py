@@ -265,6 +265,11 @@ class MetadataGroup:
         return self.state.protocol
 
     @property
+    def is_declared_down(self) -> bool:
+        own = self.state.members.get(self._node)
+        return own is not None and not own.is_up
+
+    @property
     def wants_snapshot(self) -> bool:
         return self.size.is_doubtful
 

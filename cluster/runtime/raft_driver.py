@@ -183,7 +183,8 @@ class RaftDriver:
         watch = AppliedWatch((pause_after_ms + VISIBILITY_MARGIN_MS) / 1000, self._loop.time())
         reports = AppliedReports(self.core.node, watch, notice, self._send, lambda: self.applied_index)
         given = notice if self._config.pauses_clients else None
-        return reports, StandingWatch(self.core, pause_after_ms, self._now_ms(), given)
+        standing = StandingWatch(self.core, pause_after_ms, self._now_ms(), given, lambda: self._state.is_declared_down)
+        return reports, standing
 
     def _make_applier(self, clock: Callable[[], float], slice_pieces: int, applied_index: int) -> Applier:
         return Applier(

@@ -23,12 +23,17 @@ wait, which is longer by `VISIBILITY_MARGIN_MS`. Let a change be committed at c.
 paused by itself if it lost everybody then. The first was silent for `cluster.silence_timeout_ms`, which bounds
 `pause_after_ms` from above, or its process is gone; a living node that refuses connections looks like that, but then
 its peers refuse it, too, and a node that knows a majority to be gone pauses without waiting for anything. What remains:
-a node that is refused by the others while it does not refuse them, and one that loses the links to its peers one after
-the other and lags behind meanwhile; each may serve old state for `pause_after_ms`.
+a node that is refused by the others while it does not refuse them, one that loses the links to its peers one after the
+other and lags behind meanwhile, and one that is declared down though it has not paused, because it was heard again
+before that was committed; each may serve old state for `pause_after_ms`.
 
 **Who has paused says so**, and is waited for no more: its disk may be full for hours, and its link is up. It serves
 again when all know that they have to wait for it again, and what they have done before they knew is applied here
 (`cluster.runtime.pause_notice`).
+
+**Who was declared down** and lives is not waited for either, until the `NodeUp` by which it contradicts is applied. So
+a node that has paused does not serve again before that: what was committed earlier is applied here then, and whoever
+has answered for something later has applied the `NodeUp`, too, and waits.
 
 **Alone.** A group of one is current always: nobody else can change anything. Its clients go on when its disk is full,
 for only they can make room.
@@ -38,7 +43,7 @@ Under `cluster.partition_handling = ignore` nobody pauses, and the argument does
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import NamedTuple
 
@@ -72,10 +77,19 @@ class Pause(NamedTuple):
 class StandingWatch:
     """See the top of this module. Whoever has it calls `look` when `next_look_ms` says; it changes by nothing else."""
 
-    def __init__(self, core: RaftCore, pause_after_ms: int, now_ms: int, notice: PauseNotice | None = None) -> None:
-        """``notice``: given to the peers of each pause; ``None`` if clients are served all the same."""
+    def __init__(
+        self,
+        core: RaftCore,
+        pause_after_ms: int,
+        now_ms: int,
+        notice: PauseNotice | None = None,
+        is_declared_down: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``notice``: given to the peers of each pause; ``None`` if clients are served all the same.
+        ``is_declared_down``: this node is, by what is applied here."""
         self.pause_after_ms = pause_after_ms
         self._notice = notice
+        self._is_declared_down = is_declared_down
         #: What keeps this node from serving; ``None``: nothing.
         self.pause: Pause | None = None
         self._core = core
@@ -120,7 +134,8 @@ class StandingWatch:
         return False
 
     def _is_over(self, now_ms: int, applied_index: int, refused: StorageError | None) -> bool:
-        """This node is current, as of a time at which all who heed its notice had heard that it would return."""
+        """This node is current, as of a time at which all who heed its notice had heard that it would return, and those
+        who go by the records wait for it."""
         age_ms = self._age_ms(now_ms, applied_index)
         is_current = refused is None and age_ms < self.pause_after_ms // 2 and not self._has_lost_majority()
         if self._notice is None or not is_current:
@@ -129,7 +144,7 @@ class StandingWatch:
             return is_current
         self._notice.take_back()
         over_ms = self._notice.over_for_all_ms(now_ms)
-        return over_ms is not None and over_ms <= now_ms - age_ms
+        return over_ms is not None and over_ms <= now_ms - age_ms and not self._is_declared_down()
 
     def _age_ms(self, now_ms: int, applied_index: int) -> int:
         if self._core.voters == (self._core.node,):
@@ -150,6 +165,9 @@ class StandingWatch:
             return Pause(Hindrance.NO_QUORUM, "it has no quorum: it reaches no majority of the members", now_ms)
         if self._notice is not None and not self._notice.is_given and (peers := self._notice.unheard_by(now_ms)):
             reason = f"it is about to serve clients again, and has yet to hear that {', '.join(peers)} knows"
+            return Pause(Hindrance.BEHIND, reason, now_ms)
+        if self._is_declared_down():
+            reason = "the cluster has it as down, and has yet to decide that it is up"
             return Pause(Hindrance.BEHIND, reason, now_ms)
         missing = self._core.currency.missing_index
         what = f"it has applied entry {applied_index}"

@@ -61,7 +61,7 @@ class Words:
 
     protocol = NEWEST_PROTOCOL
 
-    wants_snapshot = False
+    wants_snapshot = is_declared_down = False
 
     def snapshot_pieces(self) -> Iterator[bytes]:
         data = json.dumps([self.words, sorted(self.seen)]).encode()

@@ -38,7 +38,7 @@ class Machine:
 
     protocol = NEWEST_PROTOCOL
 
-    wants_snapshot = False
+    wants_snapshot = is_declared_down = False
 
     def snapshot_pieces(self) -> Iterator[bytes]:
         return iter(())

@@ -187,7 +187,11 @@ class OnNotice:
         self.full, self.peer = (NodeName(name) for name in bench.followers)
         self.notice = PauseNotice(PAUSE_AFTER_MS)
         core, now_ms = bench.network.core(self.full), bench.network.now_ms
-        bench.watches[self.full] = StandingWatch(core, PAUSE_AFTER_MS, now_ms, self.notice)
+        #: By what it has applied.
+        self.is_declared_down = False
+        bench.watches[self.full] = StandingWatch(
+            core, PAUSE_AFTER_MS, now_ms, self.notice, lambda: self.is_declared_down
+        )
         self.notice.link_up(self.peer)
         self.others = [name for name in NAMES if name != self.full]
         self.fill_disk()
@@ -240,6 +244,22 @@ def test_what_was_done_before_all_knew_is_applied_before_it_serves() -> None:
     node.bench.run(500)
     assert node.serves()
     assert network.nodes[node.full].applied_index == network.nodes[node.bench.leader].applied_index
+
+
+def test_who_was_declared_down_serves_when_it_is_up_in_the_records_again() -> None:
+    """Before that nobody waits for it: a queue that is declared meanwhile may be unknown here, and what is published to
+    it would be unroutable, and confirmed."""
+    node = OnNotice()
+    node.answer()
+    node.is_declared_down = True
+    node.make_room()
+    node.answer()
+    node.bench.run(1000)
+    assert not node.serves()
+    assert "the cluster has it as down" in (node.bench.pause(node.full) or ("", ""))[1]
+    node.is_declared_down = False
+    node.bench.run(100)
+    assert node.serves()
 
 
 def test_a_disk_that_is_full_again_takes_the_word_back() -> None:
