@@ -148,8 +148,8 @@ class ClientService:
         async with self._changing:
             if self._server is not None:
                 self._is_serving = False
-                server, self._server = self._server, None
-                await server.stop(_farewell(pause))
+                await self._server.stop(_farewell(pause))
+                self._server = None  # not before: `stop` may come meanwhile, and waits for the same
 
     async def _resume(self) -> None:
         if not self._may_serve:

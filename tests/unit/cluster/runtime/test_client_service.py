@@ -163,6 +163,23 @@ async def test_nobody_is_served_by_a_node_that_waits_for_its_last_connections_to
     bench.service.check_invariants()
 
 
+async def test_a_node_that_stops_in_a_pause_waits_for_the_connections_that_the_pause_closes() -> None:
+    """They give back what they had of queues here, which are closed next; and a node that begins again in this process
+    must not leave a server behind."""
+    bench = Bench()
+    await bench.service.open(None)
+    bench.servers[0].all_closed.clear()
+    await bench.quorum(False)
+    assert bench.servers[0].refused
+    stopping = asyncio.create_task(bench.service.stop())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not stopping.done()
+    bench.servers[0].all_closed.set()
+    await stopping
+    bench.service.check_invariants()
+
+
 async def test_the_first_failure_counts() -> None:
     ending = Ending()
     ending.fail("the disk failed")
