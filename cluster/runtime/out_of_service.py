@@ -110,7 +110,9 @@ class OutOfService:
 
     def to_repeat(self, now_ms: int) -> list[Failure]:
         """What the cluster may not have heard of: now and then, where others can go on without this copy."""
-        if not self._failures or now_ms - self._told_ms < FAILURE_REPEAT_MS:
+        if not self._failures:
+            self._told_ms = now_ms  # whatever fails next is told when it does
+        if now_ms - self._told_ms < FAILURE_REPEAT_MS:
             return []
         self._told_ms = now_ms
         return [failure for failure in self._failures.values() if self._is_wanted_of(failure.record)]

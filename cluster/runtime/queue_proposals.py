@@ -7,7 +7,8 @@ committed and it can be spoken to; a node whose copy was out of service for want
 again and again, one proposal at a time, until the record names the mirror or no policy wants it.
 
 A proposal that nobody has decided in time may be decided later. A drop that comes behind the offer would put the mirror
-out again: so there is no offer while a drop is under way, and a place of which one was given up is kept in mind.
+out again: so there is no offer while a drop is under way, its own by a copy that failed included, and a place of which
+one was given up is kept in mind.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ class LinkView(Protocol):
 class _Place:
     """A mirror is to have it again."""
 
-    __slots__ = ("is_drop_undecided", "under_way")
+    __slots__ = ("is_drop_undecided", "is_wanted", "under_way")
 
     def __init__(self) -> None:
+        #: False while the copy here is out of service, whose place it is: it is given up.
+        self.is_wanted = True
         #: Proposals about it that have no answer yet.
         self.under_way = 0
         #: A drop got no answer in time, so it may still come.
@@ -75,9 +78,13 @@ class QueueProposals:
 
     def storage_failed(self, record: MastershipRecord, *, is_damaged: bool) -> None:
         """A master that fails hands over to its oldest synchronised (else complete) mirror; a mirror leaves."""
-        self._places.pop((record.queue_id, self._node), None)
+        key = record.queue_id, self._node
+        place = self._places.pop(key, None)
         if record.master != self._node:
-            self.propose(DropMirror(record.queue_id, record.epoch, self._node))
+            # Told for each record that names the copy still, so there may be several at once.
+            place = self._places[key] = place or _Place()
+            place.is_wanted = False
+            self._propose_about(place, DropMirror(record.queue_id, record.epoch, self._node))
         elif candidates := heirs(record):
             self.propose(MoveMaster(record.queue_id, record.epoch, candidates[0], is_old_lost=is_damaged))
         else:
@@ -116,8 +123,10 @@ class QueueProposals:
     def ask_for_place(self, record: MastershipRecord) -> None:
         """The copy of this node, which no record names, may be opened again: it is to be a mirror until it fails."""
         key = record.queue_id, self._node
-        if key not in self._places:
-            self._places[key] = _Place()
+        place = self._places.get(key)
+        if place is None or not place.is_wanted:
+            place = self._places[key] = place or _Place()
+            place.is_wanted = True
             self._look_at(key)
 
     def readmit(self) -> None:
@@ -132,7 +141,7 @@ class QueueProposals:
             del self._places[key]  # the queue is gone, or has another master, who has nothing to do with it
         elif place.under_way:
             return
-        elif node in record.mirrors:
+        elif node in record.mirrors or not place.is_wanted:
             if not place.is_drop_undecided:
                 del self._places[key]
         elif (

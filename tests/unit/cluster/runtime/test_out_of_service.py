@@ -70,3 +70,12 @@ def test_what_others_can_go_on_without_is_told_again_after_a_while() -> None:
     assert failed.to_repeat(FAILURE_REPEAT_MS + 1) == [], "that was just said"
     failed.record_changed(replace(mastership(mine, N1, N2), is_down=True))
     assert [each.record.queue_id for each in failed.to_repeat(2 * FAILURE_REPEAT_MS)] == [1]
+
+
+def test_what_fails_after_a_long_time_is_not_told_twice_at_once() -> None:
+    failed = OutOfService(N1)
+    queue = queue_record(1)
+    assert failed.to_repeat(10 * FAILURE_REPEAT_MS) == []
+    failed.add(queue, mastership(queue, N2, N1), BROKEN)
+    assert failed.to_repeat(10 * FAILURE_REPEAT_MS + 100) == [], "it was told when it failed"
+    assert len(failed.to_repeat(11 * FAILURE_REPEAT_MS)) == 1

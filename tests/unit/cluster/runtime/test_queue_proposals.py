@@ -229,3 +229,25 @@ async def test_a_copy_asks_for_no_place_while_it_is_out_of_service_once_more() -
     assert bench.proposed == [ADD, DROP]
     bench.mirrors()
     assert await bench.readmit() == []
+
+
+async def test_a_copy_asks_for_its_place_when_every_drop_of_it_is_decided() -> None:
+    """It had asked twice to be dropped, as its record had changed in between: the second drop, decided behind its
+    return, would put it out again, for good."""
+    bench = Bench(N2)
+    bench.may_answer.clear()
+    assert bench.record is not None
+    for _ in range(2):
+        bench.proposals.storage_failed(bench.record, is_damaged=True)
+    await bench.turn()
+    assert bench.proposed == [DROP, DROP]
+    bench.mirrors()
+    bench.starved.add(Q)
+    bench.room.look(0)
+    await bench.turn()
+    assert bench.proposed == [DROP, DROP]
+    bench.may_answer.set()
+    await bench.turn()
+    assert await bench.readmit() == [ADD]
+    bench.mirrors(N2)
+    assert await bench.readmit() == []
