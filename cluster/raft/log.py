@@ -66,7 +66,8 @@ class RaftLog:
     )
 
     def __init__(self, snapshot: Snapshot, entries: Iterable[Entry] = (), commit: int = 0) -> None:
-        """A log as read from disk. Entries at or below ``snapshot.index`` are kept for slow followers."""
+        """A log as read from disk. Entries at or below ``snapshot.index`` are dropped: slow followers get the
+        snapshot in their place."""
         kept = list(entries)
         self.snapshot = snapshot
         self.base_index = snapshot.index

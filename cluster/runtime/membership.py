@@ -146,6 +146,8 @@ class Membership:
         self._stopped: dict[NodeName, None] = {}
         #: Incarnations of the peers that this node is linked with.
         self._linked_lives: dict[NodeName, Incarnation] = {}
+        #: And of those that it was linked with last.
+        self._met_lives: dict[NodeName, Incarnation] = {}
         self._presence = Presence(self.node, metadata.state, queues.is_failed, self.announce, background.spawn)
         self._peers = [member.name for member in config.members if member.name != self.node]
         detector_config = DetectorConfig(down_after_ms=config.cluster_silence_timeout_ms)
@@ -235,7 +237,7 @@ class Membership:
     def link_up(self, peer: NodeName, incarnation: Incarnation) -> None:
         """Both directions work: every conversation begins anew."""
         self.heard(peer)
-        self._linked_lives[peer] = incarnation
+        self._linked_lives[peer] = self._met_lives[peer] = incarnation
         self._metadata.consensus.link_up(peer)
         self._links.send(peer, self._alarms.own_alarms())
         self._queues.link_up(peer)
@@ -333,6 +335,9 @@ class Membership:
         elif event.new is not None and is_up:
             self._stopped.pop(event.node, None)
             self._alarms.node_up(event.node)
+            if self._met_lives.get(event.node, Incarnation(0)) < event.new.incarnation:
+                # What was seen of it was seen of a life before, and a `NodeDown` would mean this one.
+                self._detector.begins_anew(event.node, self._now_ms())
             if self._linked_lives.get(event.node, event.new.incarnation) != event.new.incarnation:
                 # The link is to its earlier life. What was heard there is not true of this one.
                 self._queues.link_up(event.node)

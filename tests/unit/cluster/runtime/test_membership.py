@@ -80,13 +80,14 @@ class Bench:
         names = ("consensus", "links", "queues", "channels", "sessions", "alarms", "dropped")
         self.parts: dict[str, Any] = {name: Part(name, self.told) for name in names}
         self.parts["consensus"].leader = N1
+        self.now_ms = 0
         self.metadata = Metadata(self.parts["consensus"])
         self.membership = Membership(
             build_config(parse_settings(CONFIG, "node.conf")),
             Incarnation(7),
             cast(Any, self.metadata),
             Background(asyncio.get_running_loop()),
-            lambda: 0,
+            lambda: self.now_ms,
             NEWEST_PROTOCOL,
             **{name: part for name, part in self.parts.items() if name != "consensus"},
         )
@@ -174,6 +175,38 @@ async def test_a_verdict_that_does_not_hold_any_more_is_not_proposed_any_more(en
     bench.membership.leader_changed(N1)
     await asyncio.sleep(0)
     assert len(bench.metadata.proposed) == (1 if end == "heard" else 2), "whoever leads proposes what it sees itself"
+
+
+async def test_that_a_peer_was_dead_is_not_said_of_its_next_life() -> None:
+    """It has started again, as another leader has heard; its link to this node, which leads now, is yet to come."""
+    bench = Bench()
+    bench.parts["consensus"].leader = N3
+    bench.metadata.state.members[N2] = member(N2, LIFE_1, is_up=False)
+    bench.membership.link_up(N2, LIFE_1)
+    bench.membership.link_down(N2)
+    bench.membership.peer_refused(N2)
+    bench.metadata.state.members[N2] = member(N2, LIFE_2, is_up=True)
+    bench.committed(N2, LIFE_2, is_up=True)
+    bench.parts["consensus"].leader = N1
+    bench.membership.leader_changed(N1)
+    await asyncio.sleep(0)
+    assert bench.metadata.proposed == []
+    bench.now_ms += 5000
+    bench.membership.tick(bench.now_ms, 0)
+    await asyncio.sleep(0)
+    assert bench.metadata.proposed == [NodeDown(N2, LIFE_2)], "it has had its time"
+
+
+async def test_the_verdict_about_this_life_of_a_peer_stands_when_its_arrival_is_decided_late() -> None:
+    bench = Bench()
+    bench.membership.link_up(N2, LIFE_1)
+    bench.membership.link_down(N2)
+    bench.membership.peer_refused(N2)
+    bench.metadata.state.members[N2] = member(N2, LIFE_1, is_up=True)
+    bench.committed(N2, LIFE_1, is_up=True)
+    bench.membership.repeat()
+    await asyncio.sleep(0)
+    assert bench.metadata.proposed == [NodeDown(N2, LIFE_1)]
 
 
 async def test_a_peer_is_proposed_once_at_a_time() -> None:

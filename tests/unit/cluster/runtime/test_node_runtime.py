@@ -88,6 +88,9 @@ async def test_a_peer_that_died_while_its_return_was_being_committed_is_declared
 ) -> None:
     lose(bench, N2)
     await bench.settle()
+    bench.mesh.up_peers.append(N2)
+    bench.runtime.switchboard.on_link_up(N2, Incarnation(2))
+    lose(bench, N2)
     bench.log.commit(NodeUp(N2, Incarnation(2), "n2:1", "n2:2"))
     await bench.pass_time(100 * REPROPOSE_EVERY_TICKS, heard=[N3])
     assert bench.downs() == [N2, N2]
@@ -401,6 +404,9 @@ async def test_a_peers_next_life_begins_without_the_alarms_of_its_last(bench: Ru
     bench.runtime.switchboard.on_queue_frames(N2, [NodeAlarms((Alarm.DISK,))])
     lose(bench, N2)
     await bench.settle()
+    bench.mesh.up_peers.append(N2)
+    bench.runtime.switchboard.on_link_up(N2, Incarnation(2))
+    lose(bench, N2)
     bench.log.commit(NodeUp(N2, Incarnation(2), "n2:1", "n2:2"))
     bench.runtime.switchboard.on_queue_frames(N3, [NodeAlarms((Alarm.DISK,))])
     bench.log.commit(NodeDown(N3, Incarnation(1)))
