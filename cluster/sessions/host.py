@@ -111,10 +111,10 @@ class SessionHost:
 
     def _receive(self, node: NodeName, message: SessionMessage) -> None:
         queue_id = message.queue_id
-        process = self._local.process(queue_id)
         if isinstance(message, SessionOpen):
-            self._open(node, message, process)
+            self._open(node, message)
             return
+        process = self._local.process(queue_id)
         session = self._session(node, queue_id)
         if session is None or session.number != message.session or process is None:
             return
@@ -167,10 +167,11 @@ class SessionHost:
         else:
             self._send(node, SessionReply(call.queue_id, call.session, call.call_id))
 
-    def _open(self, node: NodeName, message: SessionOpen, process: QueueProcess | None) -> None:
+    def _open(self, node: NodeName, message: SessionOpen) -> None:
         queue_id = message.queue_id
         for sessions in (self._ended, self._sessions):
             self._release(node, queue_id, sessions.get(node, {}).pop(queue_id, None))
+        process = self._local.process(queue_id)  # not before: it may have failed at what it takes back
         refused = ""
         if process is None:
             refused = "this node does not master the queue"

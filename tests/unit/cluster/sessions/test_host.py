@@ -245,6 +245,19 @@ def test_a_queue_that_fails_when_a_session_ends_is_out_of_service_and_the_node_c
     assert bench.told(N3) == [SessionOpened(QUEUE, 7, "the session has ended at the master")]
 
 
+def test_a_queue_that_fails_when_the_next_session_begins_does_not_begin_it(bench: HostBench) -> None:
+    """Or its node would speak to nobody, and a copy that is opened again would hear the rest as if nothing were gone."""
+    bench.queue = MistakenQueue(queue_record(queue_id=QUEUE), bench.storage)
+    bench.opens(1)
+    bench.publishes(1, 1)
+    bench.hears(SessionOpen(QUEUE, 2, EPOCH, 8))
+    assert len(bench.failures) == 1
+    assert bench.told() == [SessionOpened(QUEUE, 2, "this node does not master the queue")]
+    bench.queue = QueueProcess(queue_record(queue_id=QUEUE), SteeredQueue())
+    bench.publishes(2, 3)
+    assert bench.queue.ready == 0
+
+
 # --- channels ---
 
 
