@@ -92,11 +92,8 @@ class ChannelPublishes:
                 closed[channel_id] = None
         for channel_id in closed:
             self.say_closed(route, channel_id)
-        if route.state is not RouteState.OPEN:
-            return  # the storage of a local queue has failed: what no session has carried is still to be known as such
-        unsent, route.first_unsent = route.first_unsent, {}
         for channel_id, publishes in list(route.unconfirmed.items()):
-            self._send_again(route, channel_id, publishes, unsent.get(channel_id))
+            self._send_again(route, channel_id, publishes)
 
     def queue_down(self, route: Route) -> None:
         """Nobody serves it until a certain node is back. Who waits for its confirms waits on, and nobody else does."""
@@ -133,11 +130,13 @@ class ChannelPublishes:
             if route.state is RouteState.OPEN:
                 self._outgoing.say(route, SessionChannelClosed(route.queue_id, route.session, channel_id))
 
-    def _send_again(
-        self, route: Route, channel_id: int, publishes: Mapping[int, Message], first_unsent: int | None
-    ) -> None:
-        for chosen, is_resent in _by_history(publishes, first_unsent):
-            if chosen and route.state is RouteState.OPEN:  # the storage of a local queue may fail at any of these
+    def _send_again(self, route: Route, channel_id: int, publishes: Mapping[int, Message]) -> None:
+        for chosen, is_resent in _by_history(publishes, route.first_unsent.get(channel_id)):
+            if route.state is not RouteState.OPEN:
+                return  # the storage of a local queue has failed: what no session has carried is still known as such
+            if not is_resent:
+                route.first_unsent.pop(channel_id, None)
+            if chosen:
                 self._send(route, channel_id, chosen, [publishes[seq] for seq in chosen], is_resent=is_resent)
 
     def _send(
@@ -173,9 +172,10 @@ class ChannelPublishes:
     def channel_closed(self, route: Route, channel_id: int) -> None:
         """Nobody waits for the confirms any more."""
         publishes = route.unconfirmed.pop(channel_id, {})
-        route.first_unsent.pop(channel_id, None)
+        first_unsent = route.first_unsent.pop(channel_id, None)
         if route.state is not RouteState.OPEN:  # the messages were handed to us: still on their way
-            route.untracked.add(channel_id, publishes.values(), is_resent=True)
+            for seqs, is_resent in _by_history(publishes, first_unsent):
+                route.untracked.add(channel_id, [publishes[seq] for seq in seqs], is_resent=is_resent)
 
 
 def _by_history(publishes: Mapping[int, Message], first_unsent: int | None) -> tuple[tuple[list[int], bool], ...]:
