@@ -52,6 +52,8 @@ class SealedQueues(Protocol):
 
     def touch(self, queue_id: QueueId) -> None: ...
 
+    def out_of_service(self, queue_id: QueueId, error: Exception) -> None: ...
+
 
 class QueueDeletions:
     """See the top of this module. ``cut_off``: nodes that count as up and cannot be spoken to."""
@@ -177,9 +179,13 @@ class QueueDeletions:
 
     def _unseal(self, queue_id: QueueId, epoch: Epoch) -> None:
         process = self._sealed_process(queue_id, epoch)
-        if process is not None:
+        if process is None:
+            return
+        try:
             process.unseal()
-            self._queues.touch(queue_id)
+        except Exception as error:  # what was held back did not get in: behind that gap nothing is to be taken
+            self._queues.out_of_service(queue_id, error)
+        self._queues.touch(queue_id)
 
 
 def _note_of(queue: QueueRecord) -> NoteConsumer:

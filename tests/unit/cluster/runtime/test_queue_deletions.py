@@ -303,6 +303,29 @@ async def test_a_refused_deletion_lets_a_master_that_stops_hold_back_what_comes(
     assert process.drain() == []
 
 
+async def test_a_queue_that_cannot_take_what_was_held_back_takes_nothing_behind_it(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came later would make a repetition of it when it is sent again."""
+    bench.log.commit(ClearPolicy("/", "ha"))  # so there is nobody to hand it over to
+    queue_id = declare(bench)
+
+    async def refuse(_payload: bytes, _request_id: RequestId) -> None:
+        raise ChangeFailedError("", TypeError("a mistake of ours"))
+
+    def fail(_publications: object) -> None:
+        raise StorageError("no descriptor is left")
+
+    process = process_of(bench, queue_id)
+    process.seal_for_delete(if_unused=False, if_empty=True)
+    process.publish(next_channel(bench), [make_message(1)], [1])
+    monkeypatch.setattr(bench.log, "propose", refuse)
+    monkeypatch.setattr(process.backing_queue, "publish", fail)
+    bench.runtime.queues.settle_deletion(queue_id)
+    await bench.settle()
+    assert bench.runtime.queues.is_failed(queue_id)
+
+
 # --- auto-delete ---
 
 
