@@ -202,7 +202,8 @@ class Definitions:
             if self._topology.queue_by_id(record.queue_id) is not None:
                 raise
             ready = 0  # it was deleted while this asked, perhaps by its master for us: it is gone, as was wanted
-        self._exclusive_queues.pop(queue, None)
+        if not self._is_ours(queue):  # another channel may have declared its successor by now
+            self._exclusive_queues.pop(queue, None)
         return ready
 
     # --- checks ---

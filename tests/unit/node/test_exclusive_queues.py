@@ -65,6 +65,26 @@ async def test_an_exclusive_queue_that_could_not_be_deleted_is_deleted_when_agre
     assert sorted(queue.name for queue in bench.catalogue.topology.queues("/")) == ["shared", "used"]
 
 
+async def test_a_queue_that_another_channel_declares_while_its_namesake_is_deleted_dies_with_its_connection(
+    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = bench.client()
+    await owner.declare("q", exclusive=True)
+
+    async def too_late(command: DeleteQueue) -> object:
+        patch.undo()
+        bench.catalogue.apply(DeleteQueue("/", "q"))
+        await owner.declare("q", exclusive=True)
+        return bench.catalogue.apply(command)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.catalogue, "submit", too_late)
+        await owner.definitions.delete_queue("q", if_unused=False, if_empty=False)
+    assert bench.catalogue.topology.queue("/", "q") is not None
+    await owner.connection.close()
+    assert bench.catalogue.topology.queue("/", "q") is None
+
+
 async def test_exclusive_queues_are_deleted_side_by_side_and_what_is_left_of_them_later(
     bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
