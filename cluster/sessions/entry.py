@@ -51,8 +51,10 @@ What goes out, and why at once
 Words to masters (`Links`), to channels (`QueueChannelSink`) and to queue processes on this node (`LocalQueues`) leave
 by calls, in the middle of what is done; effects for the shell (`EntryEffect`) likewise. A list of effects would have to
 be walked again for each publish and each delivery, and a queue process here would lag behind the state of its route.
-The price is re-entrance in one place: a queue process that fails is taken out of service at once, and that comes back
-as `queue_stopped`. So after each call into a queue process the state of the route is looked at anew.
+The price is re-entrance in two places. A queue process that fails is taken out of service at once, and that comes back
+as `queue_stopped`: so after each call into a queue process the state of the route is looked at anew. And a channel that
+is told of confirms may publish what waited for them, within that call (a commit that is answered): so whoever tells it
+has nothing left to do that such a publish would have to come after.
 
 Nothing here outlives the process: a restarted entry node has no channels.
 """

@@ -246,7 +246,7 @@ def test_a_queue_that_fails_when_a_session_ends_is_out_of_service_and_the_node_c
 
 
 def test_a_queue_that_fails_when_the_next_session_begins_does_not_begin_it(bench: HostBench) -> None:
-    """Or its node would speak to nobody, and a copy that is opened again would hear the rest as if nothing were gone."""
+    """Or its node would speak to nobody, and a copy that is opened again would hear the rest as if nothing was gone."""
     bench.queue = MistakenQueue(queue_record(queue_id=QUEUE), bench.storage)
     bench.opens(1)
     bench.publishes(1, 1)
