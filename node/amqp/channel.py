@@ -328,7 +328,12 @@ class ChannelMachine:
     def source_over(self, source: DeliverySource) -> None:
         """See `ChannelSink`."""
         if self.state is ChannelState.OPEN:
-            self.deliveries.forget_source(source, self._consumers.values())
+            self.deliveries.forget_source(source, self._starting())
+
+    def _starting(self) -> Consumer | None:
+        """The consumer of whom its client has not been told yet. Cold calls go one at a time, so there is no other."""
+        spec = None if self._call is None else self._call.spec
+        return None if spec is None else self._consumers.get(spec.consumer_tag)
 
     def _settle_on(self, outcome: Refused | Interrupted) -> None:
         if isinstance(outcome, Refused):
@@ -544,6 +549,9 @@ class ChannelMachine:
     def check_invariants(self) -> None:
         """Raise `AssertionError` if the state contradicts itself."""
         self.deliveries.check_invariants(self._consumers)
+        early = [consumer for consumer in self._consumers.values() if consumer.early is not None]
+        if (starting := self._starting()) is not None:
+            assert early == [starting], "only who is being started waits for that"
         self.confirms.check_invariants()
         assert not self.waiting or self.is_busy, "items wait only behind a cold call, a commit or work"
         assert self.waiting_bytes == sum(map(weight_bytes, self.waiting)), "the weight is that of what waits"

@@ -12,7 +12,7 @@ reached; there it is the queue that keeps their messages.)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from node.amqp.channel_events import ChannelEffect, Delivered, Settle, Settlement
@@ -136,14 +136,13 @@ class Deliveries:
         for source, deliveries in back + (consumer.early or []):
             self.requeue(source, deliveries)
 
-    def forget_source(self, source: DeliverySource, consumers: Iterable[Consumer]) -> None:
-        """Its queue has taken back whatever was not settled: what was held of that, or came too early, is not sent. But
-        what is not to be acknowledged was not taken back."""
+    def forget_source(self, source: DeliverySource, starting: Consumer | None) -> None:
+        """Its queue has taken back whatever was not settled: what was held of that, or came too early for the consumer
+        that is being started, is not sent. But what is not to be acknowledged was not taken back."""
         if any(held[1] == source for held in self._held):
             self._held = deque(held for held in self._held if held[1] != source)
-        for consumer in consumers:
-            if consumer.early and not consumer.no_ack:
-                consumer.early = [early for early in consumer.early if early[0] != source]
+        if starting is not None and starting.early and not starting.no_ack:
+            starting.early = [early for early in starting.early if early[0] != source]
 
     def requeue(self, source: DeliverySource, deliveries: Sequence[Delivery]) -> None:
         """Deliveries that were not sent go back to their queue."""

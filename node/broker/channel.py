@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from node.amqp.ports import BrokerChannel, ChannelSink, ConnectionInfo, DeliverySource, Got, PublishRequest, Work
+from node.broker.channel_consumers import ChannelConsumer, ChannelConsumers
 from node.broker.definitions import Definitions
 from node.broker.nobody import NOBODY
 from node.broker.parts import BrokerParts
@@ -58,18 +59,6 @@ COPIES_AT_ONCE = 512
 #: Bindings, words and further routing keys that may be looked at to find the queues of a batch (`Router.looked_at`);
 #: then the rest of it has further steps. One takes two microseconds or three, at most.
 LOOKED_AT_ONCE = 512
-
-
-class _ChannelConsumer:
-    """One consumer of this channel."""
-
-    __slots__ = ("no_ack", "queue_id", "source")
-
-    def __init__(self, queue_id: QueueId, source: DeliverySource, no_ack: bool) -> None:
-        self.queue_id = queue_id
-        #: Source of its latest deliveries.
-        self.source = source
-        self.no_ack = no_ack
 
 
 class _Batch:
@@ -143,7 +132,7 @@ class Channel:
         self._published = 0
         self._unnumbered = INTERNAL_SEQ_BASE
         self._tracker = ConfirmTracker()
-        self._consumers: dict[str, _ChannelConsumer] = {}
+        self._consumers = ChannelConsumers()
         self._is_closed = False
         #: The hop from the connection to this channel, both halves of it; then the channel's own, towards queues.
         self.hop = Hop(f"channel {number}", parts.flow.in_process)
@@ -358,7 +347,7 @@ class Channel:
     def queue_delivered(
         self, queue_id: QueueId, session: int, consumer_tag: str, deliveries: Sequence[Delivery]
     ) -> None:
-        consumer = self._consumers.get(consumer_tag)
+        consumer = self._consumers.find(consumer_tag)
         if consumer is None or consumer.queue_id != queue_id:
             # Cancelled while they were on their way: nobody will settle them, so the queue gets them back.
             if not self._is_closed:
@@ -391,14 +380,14 @@ class Channel:
             tell(publish_seqs)
 
     def queue_cancelled_consumer(self, queue_id: QueueId, consumer_tag: str) -> None:
-        consumer = self._consumers.get(consumer_tag)
+        consumer = self._consumers.find(consumer_tag)
         if consumer is not None and consumer.queue_id == queue_id:
-            del self._consumers[consumer_tag]
+            self._consumers.remove(consumer_tag)
             self._sink.consumer_cancelled(consumer_tag)
 
     def queue_session_over(self, queue_id: QueueId, session: int) -> None:
-        for consumer in self._consumers.values():
-            if consumer.queue_id == queue_id and consumer.source.session & _SESSION_MASK == session:
+        for consumer in self._consumers.of_queue(queue_id):
+            if consumer.source.session & _SESSION_MASK == session:
                 self._sink.source_over(consumer.source)
                 return  # it is the same for all of them
 
@@ -421,23 +410,22 @@ class Channel:
 
     async def _consume(self, record: QueueRecord, spec: ConsumerSpec) -> None:
         tag = spec.consumer_tag
-        self._consumers[tag] = _ChannelConsumer(
-            record.queue_id, _source(record.queue_name, record.queue_id, 0), spec.no_ack
-        )
+        source = _source(record.queue_name, record.queue_id, 0)
+        self._consumers.add(tag, ChannelConsumer(record.queue_id, source, spec.no_ack))
         try:
             await self._gateway.consume(self.key, record.queue_id, spec)
         except BaseException:
-            self._consumers.pop(tag, None)
+            self._consumers.remove(tag)
             raise
 
     async def cancel(self, consumer_tag: str) -> None:
-        consumer = self._consumers.get(consumer_tag)
+        consumer = self._consumers.find(consumer_tag)
         if consumer is None:
             return
         try:
             await self._gateway.cancel(self.key, consumer.queue_id, consumer_tag)
         finally:
-            self._consumers.pop(consumer_tag, None)
+            self._consumers.remove(consumer_tag)
 
     async def get(self, queue: str, *, no_ack: bool) -> Got | None:
         self.definitions.require("read", "queue", queue)
@@ -466,6 +454,7 @@ class Channel:
     def check_invariants(self) -> None:
         self._tracker.check_invariants()
         self.flow.check_invariants()
+        self._consumers.check_invariants()
         assert self._is_closed or self.hop.balance + self._tally.pending == self.hop.credit.initial, (
             "credit is conserved; nothing is in flight between two calls"
         )
