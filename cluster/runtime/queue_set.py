@@ -125,8 +125,7 @@ class QueueSet:
     def run(self, queue_id: QueueId) -> None:
         """Drain one queue now: what it has to say goes before the answer that follows."""
         self._link_news.catch_up(queue_id)
-        role = self.roles.get(queue_id)
-        if isinstance(role, MasterRole):
+        if isinstance(role := self.roles.get(queue_id), MasterRole):
             with self._guarded(queue_id):
                 self._drain_master(role)
 
@@ -464,8 +463,7 @@ class QueueSet:
             self.touch(queue_id)
 
     def _link_changed(self, queue_id: QueueId, node: NodeName, is_up: bool) -> None:
-        role = self.roles.get(queue_id)
-        if role is not None:
+        if (role := self.roles.get(queue_id)) is not None:
             with self._guarded(queue_id):
                 role.link_changed(node, is_up=is_up)
         if isinstance(role, MasterRole):
@@ -494,6 +492,8 @@ class QueueSet:
             self._links.when_room(node, role.queue.queue_id, partial(self._room_came, role.queue.queue_id))
         if effects:
             self._effects.dispatch(role.queue, effects)
+            if self.roles.get(role.queue.queue_id) is not role:
+                return  # it failed at what a channel made of them, and has taken its leave
         as_of_index = self._settings.applied_index_of(role.queue.queue_id)
         for node, message in role.mirrored.take_messages(as_of_index, self._links.is_congested_now):
             self._links.send(node, message)

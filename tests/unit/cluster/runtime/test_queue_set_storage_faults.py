@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from cluster.mirroring.master import MirroringSettings
-from node.errors import DiskFullError
+from node.errors import DiskFullError, StorageError
 from node.pieces import at_once
+from node.queues.events import QueueEffect
 from node.queues.options import QueueOptions
 from node.queues.variable_queue import VariableQueue
 from node.topology.records import QueueRecord
@@ -237,3 +240,25 @@ def test_a_queue_whose_disk_fails_while_it_pages_leaves_the_others_in_service(mo
     assert told == [0.0, 0.0]
     assert (node.role(Q), node.role(OTHER)) == ("none", "master")
     node.queues.check_invariants()
+
+
+def test_a_master_that_fails_while_its_channels_hear_from_it_says_nothing_behind_its_last_words() -> None:
+    """A channel that is told of confirms may publish more, and that may be what fails."""
+    network = pair()
+    master, mirror = network[N1], network[N2]
+    master.consume(Q)
+    network.pump()
+    dispatch = master.dispatch
+
+    def fail(queue: QueueRecord, effects: Sequence[QueueEffect]) -> None:
+        dispatch(queue, effects)
+        master.queues.out_of_service(Q.queue_id, StorageError("a read failed"))
+
+    master.dispatch = fail  # type: ignore[method-assign]
+    master.publish(Q, 1)
+    master.turn()
+    assert master.role(Q) == "none"
+    assert not network.wires[N1, N2]
+    network.follow(Q, mastership(Q, N2, N1, epoch=2))
+    network.pump()
+    assert mirror.role(Q) == "master"
