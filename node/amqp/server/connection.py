@@ -327,9 +327,7 @@ class ConnectionShell(asyncio.Protocol):
     def _enter(self, vhost: str) -> None:
         machine = self.machine
         assert machine.user is not None, "nobody gets further without a login"
-        info = ConnectionInfo(
-            self._peer[0], self._peer[1], self._local[1], machine.user, vhost, machine.client_properties
-        )
+        info = ConnectionInfo(*self._peer, self._local[1], machine.user, vhost, machine.client_properties)
         try:
             self._broker = self._owner.broker.open_connection(info, self)
         except ConnectionFailure as error:
@@ -501,10 +499,13 @@ class ConnectionShell(asyncio.Protocol):
         try:
             before = self.machine.state
             self.machine.tick(now)
-            if self.machine.state is ConnectionState.CLOSED and before is not ConnectionState.CLOSED:
+            if not (self._output or self.machine.has_input or self.machine.reader.is_assembling):
+                return  # as nearly always, and there may be fifty thousand of us
+            is_late = self.machine.state is ConnectionState.CLOSED and before is not ConnectionState.CLOSED
+            if is_late:
                 log.warning("%s closed: no answer in time while %s", self.name, before.value)
             self._process_events()
-            if self.machine.state is ConnectionState.CLOSED and before is not ConnectionState.CLOSED:
+            if is_late:
                 self._transport.abort()  # nothing worth sending is left, and the peer may be gone
         except Exception:
             self.internal_error()

@@ -289,6 +289,20 @@ async def test_who_awaits_its_turn_is_sent_heartbeats_and_need_not_send_any(slow
     await slow.settle()
 
 
+async def test_a_connection_that_is_idle_is_looked_at_and_left_alone(
+    slow: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be fifty thousand, four times a second."""
+    gone_on: list[str] = []
+    monkeypatch.setattr(slow.shell, "_process_events", lambda: gone_on.append("on"))
+    now = asyncio.get_running_loop().time()
+    slow.shell.machine.heartbeat_s = 60
+    slow.shell.tick(now + 20)
+    assert gone_on == []
+    slow.shell.tick(now + 40)
+    assert gone_on == ["on"], "a heartbeat is to be sent"
+
+
 async def test_a_timeout_does_not_lose_what_was_left_undone(consumer: Client, broker: ObservedBroker) -> None:
     consumer.shell.data_received(ACK_ALL)
     consumer.shell.close(320, "shutdown")
