@@ -320,8 +320,12 @@ class LocalReplica:
         return is_served and not self.engine.is_converting
 
     def warm(self, cost_max: int) -> int:
-        """See `SegmentDigests.warm`."""
-        return self._digests.warm(cost_max)
+        """See `SegmentDigests.warm`. Never raises: a failure shows in the next operation."""
+        try:
+            return self._digests.warm(cost_max)
+        except Exception as error:
+            self._writes.fail(error)
+            return 0
 
     def warm_all(self) -> Steps[None]:
         """Compute all digests that `warm` would, a segment a step, before the first call of `digests`."""

@@ -356,7 +356,7 @@ class VariableQueue:
 
     @property
     def has_failed(self) -> bool:
-        """True once this queue's own files refused something: every further operation raises."""
+        """See `Writes.has_failed`."""
         return self.writes.has_failed
 
     # -- memory and maintenance
@@ -415,9 +415,19 @@ class VariableQueue:
         return self.paging.is_active or self.is_disk_full or self._storage.wants_conversion
 
     def maintain(self) -> bool:
-        """One bounded step of what does not ride on publishes and fetches. True if there is more to do."""
+        """One bounded step of what does not ride on publishes and fetches. True if there is more to do.
+
+        Never raises: a failure shows in the next operation.
+        """
         if self.has_failed:
             return False
+        try:
+            return self._maintain()
+        except Exception as error:
+            self.writes.fail(error)
+            return False
+
+    def _maintain(self) -> bool:
         if self.is_disk_full and not self.writes.has_called_for_flush:
             self.writes.call_for_flush()
         if self._storage.wants_conversion and not self._convert():

@@ -11,7 +11,9 @@ for the credit flow.
 
 **Failure.** A full disk is waited for: what was collected stays in memory, `is_disk_full` is true, and every turn tries
 again (no confirm goes out meanwhile). After any other `StorageError` of this queue's files, or of the group
-commit, every operation raises and no token is given back any more.
+commit, every operation raises and no token is given back any more. So it is after a mistake of ours in work that nobody
+called for who could be told (a flush, maintenance): it concerns this queue, and whoever does the work has others to
+care for.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class Writes:
         self._untracked: deque[tuple[int, int]] = deque()
         #: The last flush found no space; it is tried again.
         self.is_disk_full = False
-        self._failure: StorageError | None = None
+        self._failure: Exception | None = None
         self._durable_at_failure = 0
 
     # -- the flush
@@ -121,7 +123,7 @@ class Writes:
                 self._written()
             self.is_disk_full = True
             return has_work
-        except StorageError as error:
+        except Exception as error:
             self.fail(error)
             return has_work
         self.is_disk_full = False
@@ -217,7 +219,7 @@ class Writes:
 
     # -- failure
 
-    def fail(self, error: StorageError) -> None:
+    def fail(self, error: Exception) -> None:
         """The queue is out of service from here on; the first error is kept."""
         if self._failure is None:
             self._failure = error
@@ -225,7 +227,8 @@ class Writes:
 
     @property
     def has_failed(self) -> bool:
-        """True once this queue's own files refused something: every further operation raises."""
+        """True once this queue's own files refused something, or a mistake was made with them: every further operation
+        raises."""
         return self._failure is not None
 
     @property
@@ -237,9 +240,13 @@ class Writes:
         """Raise if this queue, or the disk under all of them, has failed."""
         if self._failure is None and self._is_durable and self._group_commit.failure is not None:
             self.fail(self._group_commit.failure)
-        if self._failure is not None:
+        failure = self._failure
+        if isinstance(failure, StorageError):
             # The class of the error says whether there is hope: a full disk will have room again.
-            raise type(self._failure)(f"the queue is out of service: {self._failure}")
+            raise type(failure)(f"the queue is out of service: {failure}")
+        if failure is not None:
+            # No error of the disk, which would call the files damaged.
+            raise RuntimeError(f"the queue is out of service: {failure!r}") from failure
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if tokens wait for what is not written."""

@@ -12,9 +12,11 @@ from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.runtime import queue_set
 from node.pieces import at_once
+from node.queues.digests import SegmentDigests
 from node.queues.local_replica import LocalReplica
 from node.queues.options import QueueOptions
 from node.queues.queue_process import QueueProcess
+from node.queues.stages import Stages
 from node.topology.records import QueueRecord
 from tests.support.queue_sets import N1, N2, QueueSetNetwork, QueueSetNode, mastership, queue_record
 
@@ -236,3 +238,43 @@ def test_a_copy_whose_disk_failed_is_deleted_when_nobody_can_need_it() -> None:
     assert network[N1].has_files(Q), "the record still counts on it"
     network.follow(Q, complete)
     assert not network[N1].has_files(Q)
+
+
+@pytest.mark.parametrize("role", ["master", "mirror"])
+def test_a_queue_of_which_nothing_can_be_written(
+    role: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody called it who could be told, and the group commit has others to write."""
+    network = QueueSetNetwork(N1, N2)
+    for queue in (Q, OTHER):
+        network.follow(queue, mastership(queue, N1, N2))
+    network.pump()
+    node = network[N1 if role == "master" else N2]
+    monkeypatch.setattr(node.queues.roles[Q.queue_id].local.engine.content.index, "flush", mistake)
+    for queue in (Q, OTHER):
+        network[N1].publish(queue, 1)
+    network.pump()
+    assert node.role(Q) == "none"
+    assert not node.is_damaged, "what is on the disk is as good as before"
+    assert caplog.text.count("this node's copy is out of service") == 1
+    assert "a mistake of ours" in caplog.text
+    assert [each.queue_id for each in node.failed] == [Q.queue_id]
+    assert network[N1].confirmed() == [1], "the other queue has its message on both nodes"
+
+
+@pytest.mark.parametrize("what", ["page_out", "warm"])
+def test_a_queue_that_cannot_be_cared_for(
+    what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = both()
+    local = node.queues.roles[Q.queue_id].local
+    if what == "page_out":
+        local.set_lazy(True)
+        monkeypatch.setattr(Stages, "page_out", mistake)
+    else:
+        monkeypatch.setattr(LocalReplica, "wants_warming", property(lambda self: self is local))
+        monkeypatch.setattr(SegmentDigests, "warm", mistake)
+    node.files.maintain(1000)
+    node.files.maintain(2000)
+    node.turn()
+    is_contained(node, caplog)
