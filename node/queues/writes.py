@@ -222,8 +222,9 @@ class Writes:
     def fail(self, error: Exception) -> None:
         """The queue is out of service from here on; the first error is kept."""
         if self._failure is None:
+            # What was collected in a generation that is durable may not be written yet, and never will be.
+            self._durable_at_failure = min(self.durable_generation, self._group_commit.durable_generation)
             self._failure = error
-            self._durable_at_failure = self._group_commit.durable_generation
 
     @property
     def has_failed(self) -> bool:

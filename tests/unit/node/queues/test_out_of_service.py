@@ -10,9 +10,11 @@ from node.errors import StorageError
 from node.ids import QueueId, QueueName, SeqId
 from node.queues.local_replica import LocalReplica
 from node.queues.replica import SeqRange
+from node.queues.vhost_store import VhostStore
+from node.store.disk.group_commit import GroupCommit
 from node.store.formats.record import slot_offset
 from tests.support.messages import make_message, msg_id_of, publications
-from tests.support.stores import QUEUE_ID, StoreHarness
+from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, StoreHarness
 
 
 @pytest.fixture
@@ -64,6 +66,25 @@ def test_out_of_service_every_operation_raises_and_changes_nothing(
     assert (queue.status(), queue.origins(), queue.delivered_below) == before
     assert queue.engine.has_failed
     assert not queue.engine.maintain()
+
+
+def test_what_a_failed_queue_had_no_turn_to_write_is_not_durable_with_the_generation_of_the_others() -> None:
+    harness = StoreHarness()
+    harness.group_commit = GroupCommit(flushed_max=1)
+    harness.store = VhostStore(harness.disk, DATA_DIRECTORY, "/", harness.group_commit, harness.config)
+    other = harness.store.open_queue(QueueId(8), QueueName("/", "other"), durable=True)
+    queue = harness.open_queue()
+    for _ in range(2):
+        harness.sync()
+    other.publish(publications(1, 1))
+    queue.publish(publications(1, 1))
+    collected_in = harness.group_commit.open_generation
+    harness.sync()
+    assert queue.durable_generation < collected_in <= harness.group_commit.durable_generation
+    harness.disk.fail_writes = f"/{QUEUE_ID}/"
+    harness.store.flush_writes()
+    assert queue.engine.has_failed
+    assert queue.durable_generation < collected_in
 
 
 def test_nothing_of_a_failed_queue_becomes_durable_by_what_others_write(harness: StoreHarness) -> None:
