@@ -96,9 +96,19 @@ class Conversations:
     """Of one master, in one epoch or several that follow each other."""
 
     def __init__(
-        self, local: ReplicaQueue, record: MastershipRecord, settings: MirroringSettings, attach_id_base: int
+        self,
+        local: ReplicaQueue,
+        record: MastershipRecord,
+        settings: MirroringSettings,
+        attach_id_base: int,
+        *,
+        is_resumed: bool = False,
     ) -> None:
-        """Attach ids begin above ``attach_id_base``. Call `adopt` before anything else."""
+        """Attach ids begin above ``attach_id_base``. Call `adopt` before anything else.
+
+        ``is_resumed``: this node has spoken to the mirrors in this epoch before, and what it promised is not known, nor
+        what it has said of them to the group.
+        """
         self._local = local
         self._record = record
         self._settings = settings
@@ -107,6 +117,8 @@ class Conversations:
         self._reachable: set[NodeName] = set()
         #: Horizons that nodes which left the record, or began anew, may still rely on, in this epoch.
         self._left_horizons: dict[NodeName, SeqId] = {}
+        #: Nodes to which an attach may have been sent in this epoch of which nothing is known here.
+        self._spoken_to: set[NodeName] = set(record.mirrors) if is_resumed else set()
         self._outbox: list[tuple[NodeName, MirrorMessage]] = []
         self._reports: list[MirroringReport] = []
         self._reported_ms: dict[NodeName, int] = {}
@@ -139,6 +151,9 @@ class Conversations:
                 horizon = self._left_horizons.pop(node, None)
                 progress = MirrorProgress(node, is_required, self._settings.sync_automatically, horizon)
                 self.mirrors[node] = progress
+                if node in self._spoken_to:
+                    self._spoken_to.discard(node)
+                    progress.was_spoken_to()
                 is_held_anew = is_held_anew or is_required
                 if node in self._reachable:
                     progress.step(MirrorInput.LINK_UP)

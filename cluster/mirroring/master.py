@@ -63,16 +63,17 @@ class MirroredQueue:
         has_old_tokens: bool = False,
         attach_id_base: int = 0,
         succession: Succession | None = None,
+        is_resumed: bool = False,
     ) -> None:
         """Become master.
 
         ``delivered_below``: nothing at or above it was ever delivered (0 for a new queue). ``trusted_origins``: what a
         promoted replica can vouch for, see `cluster.mirroring.promotion`; empty for a queue recovered from disk,
         ``None`` if storage itself can be trusted. ``has_old_tokens``: the local queue may still return tokens of an
-        earlier life.
-        ``attach_id_base``: attach ids begin above it; a node that may master the same epoch again after a restart
-        passes something that grows with its incarnation. ``succession``: the master before may yet say that
-        ``delivered_below`` is less.
+        earlier life. ``attach_id_base``: attach ids begin above it; a node that may master the same epoch again after a
+        restart passes something that grows with its incarnation. ``succession``: the master before may yet say that
+        ``delivered_below`` is less. ``is_resumed``: this node was the master of this epoch before, so its mirrors may
+        rely on what it promised then.
         """
         self.node = node
         self.local = local
@@ -84,7 +85,7 @@ class MirroredQueue:
         #: True once a higher epoch was heard of: nothing is delivered or confirmed any more.
         self.is_fenced = False
         self._fencing_epoch = record.epoch
-        self._conversations = Conversations(local, record, settings, attach_id_base)
+        self._conversations = Conversations(local, record, settings, attach_id_base, is_resumed=is_resumed)
         #: The same dictionary, at hand for the paths of messages.
         self._mirrors = self._conversations.mirrors
         self._ledger = ConfirmLedger(self.is_durable, has_old_tokens)
@@ -102,8 +103,9 @@ class MirroredQueue:
         self._is_held: bool
         #: 1 + the highest position that may have been delivered.
         self._delivered_end = undelivered_start(local, delivered_below)
-        #: Every live position from here on is ready and was never delivered, without holes.
-        self._dense_start = self._delivered_end
+        #: Every live position from here on is ready and was never delivered, without holes. What is below may be
+        #: delivered again; but for mirrors that have yet to hear anew how far that goes nothing was delivered before.
+        self._dense_start = SeqId(0) if is_resumed else self._delivered_end
         #: The promise made to mirrors: nothing at or above it was delivered.
         self._horizon = self._delivered_end
         self._horizon_step = HORIZON_STEP_MIN
@@ -232,13 +234,8 @@ class MirroredQueue:
                 self._has_said_end = True
                 conversations.say_end(self._cut_turn, self.local.delivered_below)
             if probing and self._service.may_deliver and not self.is_fenced:
-                conversations.begin_attaches(
-                    probing,
-                    self._cut_turn,
-                    self._horizon,
-                    self._vouched_origins(),
-                    as_of_index,
-                )
+                origins = self._vouched_origins()
+                conversations.begin_attaches(probing, self._cut_turn, self._horizon, origins, as_of_index)
                 self._has_said_end = False  # they have heard a horizon
                 self._answers_changed()
         return conversations.take_outbox()
@@ -582,6 +579,8 @@ def recovered(
     record: MastershipRecord,
     settings: MirroringSettings | None = None,
     attach_id_base: int = 0,
+    *,
+    is_resumed: bool = False,
 ) -> MirroredQueue:
     """The queue of a master over its copy as it was just opened: what the disk has is all that is known."""
     if not local.delivered_epoch:
@@ -597,4 +596,5 @@ def recovered(
         delivered_below=local.next_seq_id,  # what the disk still has may have been delivered, all of it
         trusted_origins={},  # the copy may have been incomplete when this node stopped
         attach_id_base=attach_id_base,
+        is_resumed=is_resumed,
     )

@@ -100,8 +100,8 @@ class QueueSet:
         self._early = EarlyMessages()
         #: Told of sealed queues whose deletion nobody else brings to an end.
         self.on_deletion_open: Callable[[QueueRecord], None] = lambda _queue: None
-        #: Epochs in which copies that were sealed went out of service.
-        self._sealed: dict[QueueId, Epoch] = {}
+        #: Epochs in which masters went out of service, and whether they were sealed: they may go on.
+        self._ended: dict[QueueId, tuple[Epoch, bool]] = {}
         #: This node stops.
         self._is_ending = False
         self._link_news = LinkNews(self._link_changed, call_soon, clock, slice_pieces)
@@ -171,6 +171,8 @@ class QueueSet:
         unclaimed, self._unclaimed = self._unclaimed, None
         self._forget_opening(queue_id)
         if (role := self.roles.get(queue_id)) is not None:
+            if isinstance(role, MasterRole):
+                self._ended[queue_id] = role.record.epoch, role.process.is_sealed
             self._last_words.keep(role, error)
             self._close(role, delete=False)
         elif unclaimed is not None:
@@ -293,6 +295,7 @@ class QueueSet:
     def queue_deleted(self, queue: QueueRecord) -> None:
         """The queue no longer exists in the cluster: nothing of it stays here."""
         self._failed.deleted(queue.queue_id)
+        self._ended.pop(queue.queue_id, None)
         self._last_words.forget(queue.queue_id)
         self._early.forget_queue(queue.queue_id)
         if queue.queue_id in self.roles or queue.queue_id in self._failed or queue.queue_id in self._opening:
@@ -300,8 +303,6 @@ class QueueSet:
             self._leave(queue, delete=True)
         else:
             delete_files(self._files, queue)
-        # Not before: the end of a role that was sealed for this very deletion is noted there.
-        self._sealed.pop(queue.queue_id, None)
 
     def _become_master(self, queue: QueueRecord, record: MastershipRecord, role: Role | None) -> None:
         if isinstance(role, MasterRole) and record.epoch > role.record.epoch:
@@ -321,7 +322,8 @@ class QueueSet:
         else:
             local = self._claim(queue)
             settings = self._settings.mirroring_settings(queue)
-            mirrored = recovered(self._node, local, record, settings, self._attach_id_base)
+            is_resumed = self._ended.get(record.queue_id, (None, False))[0] == record.epoch
+            mirrored = recovered(self._node, local, record, settings, self._attach_id_base, is_resumed=is_resumed)
             self._start_master(queue, record, local, mirrored)
         self.touch(record.queue_id)
 
@@ -344,7 +346,7 @@ class QueueSet:
             mirrored.mirror_link_up(node)
         if queue.was_consumed:
             process.was_consumed()  # by whom nobody may know any more
-        if self._sealed.pop(record.queue_id, None) == record.epoch:
+        if self._ended.pop(record.queue_id, None) == (record.epoch, True):
             # The command of the deletion, under this epoch, may be on its way still.
             process.seal_for_delete(if_unused=False, if_empty=False)
             self.settle_deletion(record.queue_id)
@@ -398,8 +400,6 @@ class QueueSet:
         """End a role and its hold on the files, as far as the disk lets us."""
         queue_id = role.queue.queue_id
         del self.roles[queue_id]
-        if isinstance(role, MasterRole) and role.process.is_sealed:
-            self._sealed[queue_id] = role.record.epoch
         self._end_process(queue_id)
         self._turns.forget(queue_id)
         self._link_news.forget(queue_id)

@@ -86,6 +86,8 @@ class QueueSetNode:
         self.full: set[NodeName] = set()
         self.line: dict[Hashable, Callable[[], None]] = {}
         self.incarnation = 0
+        #: With all others, or with none.
+        self.is_linked = True
         #: Queues that were deleted.
         self.deleted: set[QueueId] = set()
         #: How far this node has applied the metadata log.
@@ -151,7 +153,7 @@ class QueueSetNode:
         self.line.setdefault(key, go_on)
 
     def linked_nodes(self) -> Sequence[NodeName]:
-        return [node for node in self.network.nodes if node != self.name]
+        return [node for node in self.network.nodes if node != self.name] if self.is_linked else []
 
     def dispatch(self, queue: QueueRecord, effects: Sequence[QueueEffect]) -> None:
         self.effects += effects
