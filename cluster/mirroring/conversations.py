@@ -21,7 +21,7 @@ link that was broken for a moment leaves as many such mirrors as there are queue
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import UnionType
 from typing import NamedTuple
 
@@ -101,13 +101,12 @@ class Conversations:
         record: MastershipRecord,
         settings: MirroringSettings,
         attach_id_base: int,
-        *,
-        is_resumed: bool = False,
+        resumed: Collection[NodeName] | None = None,
     ) -> None:
         """Attach ids begin above ``attach_id_base``. Call `adopt` before anything else.
 
-        ``is_resumed``: this node has spoken to the mirrors in this epoch before, and what it promised is not known, nor
-        what it has said of them to the group.
+        ``resumed``: this node has spoken to the mirrors in this epoch before. What it promised them is not known; these
+        were required, which may have been reported and is yet to be decided.
         """
         self._local = local
         self._record = record
@@ -117,8 +116,9 @@ class Conversations:
         self._reachable: set[NodeName] = set()
         #: Horizons that nodes which left the record, or began anew, may still rely on, in this epoch.
         self._left_horizons: dict[NodeName, SeqId] = {}
-        #: Nodes to which an attach may have been sent in this epoch of which nothing is known here.
-        self._spoken_to: set[NodeName] = set(record.mirrors) if is_resumed else set()
+        #: Mirrors to which an attach may have been sent in this epoch of which nothing is known here, and whether they
+        #: were required then.
+        self._spoken_to = {} if resumed is None else {node: node in resumed for node in record.mirrors}
         self._outbox: list[tuple[NodeName, MirrorMessage]] = []
         self._reports: list[MirroringReport] = []
         self._reported_ms: dict[NodeName, int] = {}
@@ -151,9 +151,9 @@ class Conversations:
                 horizon = self._left_horizons.pop(node, None)
                 progress = MirrorProgress(node, is_required, self._settings.sync_automatically, horizon)
                 self.mirrors[node] = progress
-                if node in self._spoken_to:
-                    self._spoken_to.discard(node)
-                    progress.was_spoken_to()
+                was_required = self._spoken_to.pop(node, None)
+                if was_required is not None:
+                    progress.was_spoken_to(is_required=was_required)
                 is_held_anew = is_held_anew or is_required
                 if node in self._reachable:
                     progress.step(MirrorInput.LINK_UP)

@@ -20,7 +20,7 @@ module is the flow:
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.confirms import ConfirmLedger
@@ -63,7 +63,7 @@ class MirroredQueue:
         has_old_tokens: bool = False,
         attach_id_base: int = 0,
         succession: Succession | None = None,
-        is_resumed: bool = False,
+        resumed: Collection[NodeName] | None = None,
     ) -> None:
         """Become master.
 
@@ -72,8 +72,8 @@ class MirroredQueue:
         ``None`` if storage itself can be trusted. ``has_old_tokens``: the local queue may still return tokens of an
         earlier life. ``attach_id_base``: attach ids begin above it; a node that may master the same epoch again after a
         restart passes something that grows with its incarnation. ``succession``: the master before may yet say that
-        ``delivered_below`` is less. ``is_resumed``: this node was the master of this epoch before, so its mirrors may
-        rely on what it promised then.
+        ``delivered_below`` is less. ``resumed``: this node was the master of this epoch before, and required these
+        mirrors; all of them may rely on what it promised then.
         """
         self.node = node
         self.local = local
@@ -85,7 +85,7 @@ class MirroredQueue:
         #: True once a higher epoch was heard of: nothing is delivered or confirmed any more.
         self.is_fenced = False
         self._fencing_epoch = record.epoch
-        self._conversations = Conversations(local, record, settings, attach_id_base, is_resumed=is_resumed)
+        self._conversations = Conversations(local, record, settings, attach_id_base, resumed)
         #: The same dictionary, at hand for the paths of messages.
         self._mirrors = self._conversations.mirrors
         self._ledger = ConfirmLedger(self.is_durable, has_old_tokens)
@@ -105,7 +105,7 @@ class MirroredQueue:
         self._delivered_end = undelivered_start(local, delivered_below)
         #: Every live position from here on is ready and was never delivered, without holes. What is below may be
         #: delivered again; but for mirrors that have yet to hear anew how far that goes nothing was delivered before.
-        self._dense_start = SeqId(0) if is_resumed else self._delivered_end
+        self._dense_start = self._delivered_end if resumed is None else SeqId(0)
         #: The promise made to mirrors: nothing at or above it was delivered.
         self._horizon = self._delivered_end
         self._horizon_step = HORIZON_STEP_MIN
@@ -330,10 +330,8 @@ class MirroredQueue:
 
     @property
     def wants_turn(self) -> bool:
-        """True if the passing of time may have given something to send or to report: `take_messages` should be called.
-
-        A queue whose mirrors have all heard everything sleeps until it is used.
-        """
+        """True if the passing of time may have given something to send or to report: take messages, then. A queue whose
+        mirrors have all heard everything sleeps until it is used."""
         return self._conversations.wants_turn or self._service.wants_turn
 
     @property
@@ -361,8 +359,12 @@ class MirroredQueue:
     def streaming_mirrors(self) -> list[NodeName]:
         """Mirrors that receive every operation, oldest first: what is confirmed from here on is on them too, and the
         cluster knows it."""
-        states = self.mirror_states()
-        return [node for node in self.record.following if states[node] in RECEIVING]
+        return [node for node in self.record.following if self._mirrors[node].state in RECEIVING]
+
+    @property
+    def required_mirrors(self) -> Collection[NodeName]:
+        """Those that hold back confirms until they lack nothing."""
+        return [node for node, progress in self._mirrors.items() if progress.is_required]
 
     def disk_full_mirrors(self) -> list[NodeName]:
         """Mirrors that wait for space on their disks, oldest first: confirms wait with them."""
@@ -394,8 +396,7 @@ class MirroredQueue:
         is_plain = self._is_plain
         held = publications if is_plain else self._ledger.hold(publications, self._cut_turn + 1)
         deliveries = self.local.publish_delivered(held)
-        end = SeqId(first_seq_id + len(publications))
-        self._gone_below(end)
+        self._gone_below(SeqId(first_seq_id + len(publications)))
         if is_plain:
             self._vouch(publications)
         else:
@@ -579,8 +580,7 @@ def recovered(
     record: MastershipRecord,
     settings: MirroringSettings | None = None,
     attach_id_base: int = 0,
-    *,
-    is_resumed: bool = False,
+    resumed: Collection[NodeName] | None = None,
 ) -> MirroredQueue:
     """The queue of a master over its copy as it was just opened: what the disk has is all that is known."""
     if not local.delivered_epoch:
@@ -596,5 +596,5 @@ def recovered(
         delivered_below=local.next_seq_id,  # what the disk still has may have been delivered, all of it
         trusted_origins={},  # the copy may have been incomplete when this node stopped
         attach_id_base=attach_id_base,
-        is_resumed=is_resumed,
+        resumed=resumed,
     )

@@ -220,11 +220,12 @@ class MirrorProgress:
         """True if the mirror owes no answer."""
         return self.state not in _UNANSWERED and not self._undurable
 
-    def was_spoken_to(self) -> None:
+    def was_spoken_to(self, *, is_required: bool) -> None:
         """An attach may have been sent in this epoch by a master that nothing is left of: until the mirror has answered
-        one of this master it may rely on any horizon, and the record may come to call it synchronised."""
+        one of this master it may rely on any horizon."""
         self.was_attached = True
         self.known_horizon = SeqId(0)
+        self.is_required |= is_required
 
     def begin_attach(self, attach_id: int, turn: int, next_seq_id: SeqId, horizon: SeqId) -> None:
         """An attach goes out that describes the queue after ``turn``."""

@@ -6,9 +6,9 @@
    persistent, applied if it is transient. A mirror holds back confirms if the record calls it complete or synchronised,
    if this master reported it as synchronised, or (for what was published since) once an attach was sent to it. Nothing
    at all is confirmed before the record shows the master in service, or while it calls a copy complete that is not
-   among the mirrors. A master may go on in the same epoch when its copy was out of service for want of room: what it
-   has reported and sent before it knows no more, so every mirror of the record holds back confirms until it has
-   answered an attach, and until then nothing is fetched for delivery (*Redelivery*).
+   among the mirrors. A master may go on in the same epoch when its copy was out of service for want of room: who was
+   to lack nothing before still is, and whatever else it has sent before it knows no more. So every mirror of the record
+   holds back confirms until it has answered an attach, and until then nothing is fetched for delivery (*Redelivery*).
 2. A copy that the record calls complete therefore has everything that is confirmed, unsettled and persistent; one that
    it calls synchronised has the transient messages too. It was called so only after the master had seen it lack nothing
    (`MirrorProgress.is_filled`), and from the moment of that report on rule 1 held back every confirm until it had the

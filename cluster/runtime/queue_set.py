@@ -27,6 +27,7 @@ from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.promotion import kept_end
 from cluster.runtime.drain_turns import DrainTurns
+from cluster.runtime.ended_masterships import EndedMasterships
 from cluster.runtime.last_words import LastWords
 from cluster.runtime.link_news import LinkNews
 from cluster.runtime.out_of_service import OutOfService
@@ -100,8 +101,8 @@ class QueueSet:
         self._early = EarlyMessages()
         #: Told of sealed queues whose deletion nobody else brings to an end.
         self.on_deletion_open: Callable[[QueueRecord], None] = lambda _queue: None
-        #: Epochs in which masters went out of service, and whether they were sealed: they may go on.
-        self._ended: dict[QueueId, tuple[Epoch, bool]] = {}
+        #: Masters whose copy went out of service: they may go on.
+        self._ended = EndedMasterships()
         #: This node stops.
         self._is_ending = False
         self._link_news = LinkNews(self._link_changed, call_soon, clock, slice_pieces)
@@ -171,8 +172,7 @@ class QueueSet:
         unclaimed, self._unclaimed = self._unclaimed, None
         self._forget_opening(queue_id)
         if (role := self.roles.get(queue_id)) is not None:
-            if isinstance(role, MasterRole):
-                self._ended[queue_id] = role.record.epoch, role.process.is_sealed
+            self._ended.keep(role)
             self._last_words.keep(role, error)
             self._close(role, delete=False)
         elif unclaimed is not None:
@@ -295,7 +295,7 @@ class QueueSet:
     def queue_deleted(self, queue: QueueRecord) -> None:
         """The queue no longer exists in the cluster: nothing of it stays here."""
         self._failed.deleted(queue.queue_id)
-        self._ended.pop(queue.queue_id, None)
+        self._ended.forget(queue.queue_id)
         self._last_words.forget(queue.queue_id)
         self._early.forget_queue(queue.queue_id)
         if queue.queue_id in self.roles or queue.queue_id in self._failed or queue.queue_id in self._opening:
@@ -322,8 +322,8 @@ class QueueSet:
         else:
             local = self._claim(queue)
             settings = self._settings.mirroring_settings(queue)
-            is_resumed = self._ended.get(record.queue_id, (None, False))[0] == record.epoch
-            mirrored = recovered(self._node, local, record, settings, self._attach_id_base, is_resumed=is_resumed)
+            resumed = self._ended.required_mirrors(record)
+            mirrored = recovered(self._node, local, record, settings, self._attach_id_base, resumed)
             self._start_master(queue, record, local, mirrored)
         self.touch(record.queue_id)
 
@@ -346,7 +346,7 @@ class QueueSet:
             mirrored.mirror_link_up(node)
         if queue.was_consumed:
             process.was_consumed()  # by whom nobody may know any more
-        if self._ended.pop(record.queue_id, None) == (record.epoch, True):
+        if self._ended.take_seal(record):
             # The command of the deletion, under this epoch, may be on its way still.
             process.seal_for_delete(if_unused=False, if_empty=False)
             self.settle_deletion(record.queue_id)

@@ -92,3 +92,22 @@ def test_what_a_first_life_has_said_of_a_mirror_holds_for_the_confirms_of_the_se
     linked_again(network)
     assert node.confirmed() == [2]
     assert network[N2].depth(Q) == 2
+
+
+def test_a_mirror_that_was_to_lack_nothing_still_is() -> None:
+    """N1 has something that N2 has not, and confirms it to nobody before N2 has it: not even when it is sent again."""
+    record = mastership(Q, N1, N2, synchronised=())
+    network = pair(record)
+    network[N1].publish(Q, 1)
+    network.pump()
+    network[N1].publish(Q, 2)
+    network[N1].turn()
+    network[N1].sync()
+    network[N1].turn()
+    network.wires.clear()
+    node = in_its_second_life(network, record)
+    assert node.depth(Q) == 2
+    node.publish(Q, 2)
+    linked_again(network)
+    assert node.confirmed() == [2]
+    assert network[N2].depth(Q) == 2, "it is what nobody asked for, and the cluster is about to hear that it is so"
