@@ -493,7 +493,7 @@ class QueueSet:
         if effects:
             self._effects.dispatch(role.queue, effects)
             if self.roles.get(role.queue.queue_id) is not role:
-                return  # it failed at what a channel made of them, and has taken its leave
+                return  # it broke in the hands of a channel, and has said its last word
         as_of_index = self._settings.applied_index_of(role.queue.queue_id)
         for node, message in role.mirrored.take_messages(as_of_index, self._links.is_congested_now):
             self._links.send(node, message)
@@ -529,8 +529,7 @@ class QueueSet:
     def policy_changed(self) -> Pieces[None]:
         """Policies may have changed what queues want: mode, limits and the way of synchronisation hold at once."""
         for queue_id in list(self.roles):
-            role = self.roles.get(queue_id)
-            if role is None:
+            if (role := self.roles.get(queue_id)) is None:
                 continue
             with self._guarded(queue_id):
                 options = self._settings.queue_options(role.queue)
