@@ -47,8 +47,9 @@ class QueueSettings(Protocol):
     def applied_index_of(self, queue_id: QueueId, /) -> int:
         """Index of the last entry of the metadata log whose consequences for this queue are carried out here."""
 
-    def is_queue(self, queue_id: QueueId, /) -> bool:
-        """As far as the log is applied here, there is a queue of this id."""
+    def is_mirror(self, queue_id: QueueId, /) -> bool:
+        """As far as the log is applied here, there is a queue of this id, and this node is one of its mirrors; what
+        follows from that may be still to come."""
 
     def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings: ...
 

@@ -145,8 +145,7 @@ class QueueSet:
 
     def out_of_service(self, queue_id: QueueId, error: Exception) -> None:
         """The storage of this queue, or the queue itself, failed in somebody's hands: its role here ends."""
-        role = self.roles.get(queue_id)
-        if role is not None:
+        if (role := self.roles.get(queue_id)) is not None:
             self._fail(role.queue, role.record, error)
         elif not isinstance(error, StorageError):
             log.error("queue %d, of which this node has no copy in service: %r", queue_id, error, exc_info=error)
@@ -425,8 +424,9 @@ class QueueSet:
             if isinstance(message, Attach | Ops) and message.epoch > role.record.epoch:
                 self._early.keep(node, message)
         elif isinstance(message, Attach | Ops):
-            if role is None or self._early.is_early(message, self._settings.applied_index_of(queue_id)):
-                if queue_id not in self._failed:
+            is_early = self._early.is_early(message, self._settings.applied_index_of(queue_id))
+            if role is None or is_early:
+                if queue_id not in self._failed and (is_early or self._settings.is_mirror(queue_id)):
                     self._early.keep(node, message)
                 return
             self._early.forget_queue(queue_id)
@@ -445,8 +445,8 @@ class QueueSet:
         for queue_id in self._early.due(self._settings.applied_index_of):
             if isinstance(self.roles.get(queue_id), MirrorRole):
                 self._hear_early(queue_id)
-            elif not self._settings.is_queue(queue_id):
-                self._early.forget_queue(queue_id)  # it did not come early: the queue was gone before
+            elif queue_id not in self.roles and not self._settings.is_mirror(queue_id):
+                self._early.forget_queue(queue_id)  # it did not come early: this node was out of the record before
 
     def link_up(self, node: NodeName) -> None:
         self._link_news.came(node, self.roles, is_up=True)

@@ -34,8 +34,9 @@ class Records:
     def mastership(self, queue_id: QueueId) -> MastershipRecord | None:
         return self._state.masterships.get(queue_id)
 
-    def is_queue(self, queue_id: QueueId) -> bool:
-        return queue_id in self._state.masterships
+    def is_mirror(self, queue_id: QueueId) -> bool:
+        record = self._state.masterships.get(queue_id)
+        return record is not None and self._config.node_name in record.mirrors
 
     def find_queue(self, queue_id: QueueId) -> QueueRecord | None:
         return self._state.topology.queue_by_id(queue_id)

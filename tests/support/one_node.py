@@ -186,8 +186,8 @@ class OneNode(TopologyObserver):
 
     # --- ports of the queue set ---
 
-    def is_queue(self, queue_id: QueueId) -> bool:
-        return queue_id in self.masterships
+    def is_mirror(self, _queue_id: QueueId) -> bool:
+        return False
 
     def applied_index_of(self, _queue_id: QueueId) -> int:
         return 1

@@ -88,8 +88,8 @@ class QueueSetNode:
         self.incarnation = 0
         #: With all others, or with none.
         self.is_linked = True
-        #: Queues that were deleted.
-        self.deleted: set[QueueId] = set()
+        #: Queues that were deleted, or of which this node is no mirror by what is committed.
+        self.given_up: set[QueueId] = set()
         #: How far this node has applied the metadata log.
         self.applied_index = 1
         self.now_s = self.look_s = 0.0
@@ -98,8 +98,8 @@ class QueueSetNode:
     def applied_index_of(self, _queue_id: QueueId) -> int:
         return self.applied_index
 
-    def is_queue(self, queue_id: QueueId) -> bool:
-        return queue_id not in self.deleted
+    def is_mirror(self, queue_id: QueueId) -> bool:
+        return queue_id not in self.given_up
 
     def start(self) -> None:
         self.incarnation += 1

@@ -10,7 +10,7 @@ from cluster.mirroring.reports import ReportFollows, ReportMirrorStalled
 from cluster.mirroring.settings import MIRROR_UNREACHABLE_MS
 from node.ids import ChannelKey
 from node.pieces import at_once
-from tests.support.queue_sets import N1, N2, Q, QueueSetNetwork, mastership, pair, queue_record
+from tests.support.queue_sets import N1, N2, Q, QueueSetNetwork, QueueSetNode, mastership, pair, queue_record
 from tests.support.sizes import reachable_sizes
 
 
@@ -128,25 +128,52 @@ def test_what_came_early_is_not_heard_by_a_later_part_than_it_was_meant_for() ->
     assert not network.wires.get((N2, N1)), "it answers no conversation that is over"
 
 
-@pytest.mark.parametrize("is_ahead", [False, True])
-def test_what_a_master_says_of_a_queue_that_is_gone_is_not_kept(is_ahead: bool) -> None:
-    """Its frames may be slower than the log, which this node may also have been given as a snapshot."""
+def waiting_after_an_attach(applied_index: int, *, is_over: bool) -> tuple[QueueSetNode, int]:
+    """A node that has applied so much of the log, and plays no role yet when a master attaches that has applied five
+    entries; and how many queues have something waiting there. ``is_over``: by what is committed, it is no mirror."""
     network = QueueSetNetwork(N1, N2)
     master, mirror = network[N1], network[N2]
     master.applied_index = 5
     master.queues.follow(Q, mastership(Q, N1, N2))
     master.publish(Q, 1, 3)
     master.turn()
-    mirror.applied_index = 4 if is_ahead else 6
+    mirror.applied_index = applied_index
+    if is_over:
+        mirror.given_up.add(Q.queue_id)
     for message in network.wires[N1, N2]:
         mirror.queues.receive(N1, message)
-    kept = reachable_sizes([mirror.queues], ("cluster", "node"), lambda _name: True)
-    assert kept["EarlyMessages._waiting"], "it may be of a queue of which this node is yet to hear"
+    return mirror, waiting(mirror)
+
+
+def waiting(node: QueueSetNode) -> int:
+    return reachable_sizes([node.queues], ("cluster", "node"), lambda _name: True)["EarlyMessages._waiting"]
+
+
+@pytest.mark.parametrize("applied_index", [4, 6])
+def test_what_a_master_says_to_a_mirror_that_has_no_role_yet_is_kept_until_it_is_none(applied_index: int) -> None:
+    """The queue may be deleted, or the mirror dropped, in entries that this node is given as a snapshot."""
+    mirror, kept = waiting_after_an_attach(applied_index, is_over=False)
+    assert kept
     mirror.applied_index = 7
-    mirror.deleted.add(Q.queue_id)
     mirror.queues.log_applied()
-    kept = reachable_sizes([mirror.queues], ("cluster", "node"), lambda _name: True)
-    assert not kept["EarlyMessages._waiting"]
+    assert waiting(mirror), "its role may take a while to begin"
+    mirror.given_up.add(Q.queue_id)
+    mirror.queues.log_applied()
+    assert not waiting(mirror)
+
+
+def test_what_a_master_says_that_is_ahead_is_kept_whatever_is_known_of_the_queue() -> None:
+    mirror, kept = waiting_after_an_attach(4, is_over=True)
+    assert kept, "it may be of a queue of which this node is yet to hear"
+    mirror.applied_index = 5
+    mirror.queues.log_applied()
+    assert not waiting(mirror)
+
+
+def test_what_a_master_says_that_comes_behind_the_end_of_the_mirror_is_not_kept() -> None:
+    """Its frames may be slower than the log, and nothing of that conversation will be answered."""
+    _, kept = waiting_after_an_attach(6, is_over=True)
+    assert not kept
 
 
 def test_a_queue_with_consumers_on_a_node_whose_link_is_full_goes_on_when_it_has_room() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from cluster.metadata.commands import SetPolicy
+from cluster.metadata.commands import DropMirror, SetPolicy
 from cluster.metadata.records import PolicyRecord
-from tests.support.runtime_bench import RuntimeBench
+from node.ids import QueueId
+from tests.support.runtime_bench import N1, N2, RuntimeBench
 
 
 @pytest.fixture
@@ -34,3 +35,13 @@ async def test_mirroring_knows_whether_a_queue_may_have_refused_something(
     queue = bench.runtime.records.queue(bench.declare("q"))
     bench.log.commit(SetPolicy(PolicyRecord("/", "limits", "^q$", definition, 9, "queues")))
     assert bench.runtime.records.mirroring_settings(queue).refuses_publishes == refuses
+
+
+async def test_a_node_is_a_mirror_as_long_as_the_record_names_it(bench: RuntimeBench) -> None:
+    records = bench.runtime.records
+    queue_id = bench.declare("q", N2)
+    assert records.is_mirror(queue_id)
+    bench.log.commit(DropMirror(queue_id, bench.record(queue_id).epoch, N1))
+    assert not records.is_mirror(queue_id)
+    assert not records.is_mirror(bench.declare("other", N1)), "it is the master"
+    assert not records.is_mirror(QueueId(999)), "there is none"
