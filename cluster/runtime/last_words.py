@@ -28,8 +28,9 @@ class LastWords:
         self._kept: dict[QueueId, tuple[Epoch, Sequence[tuple[NodeName, MirrorMessage]]]] = {}
 
     def keep(self, role: Role, error: Exception) -> None:
-        """The copy of this role went out of service. After a mistake of ours nothing that it says is believed."""
-        if isinstance(role, MasterRole) and isinstance(error, StorageError):
+        """The copy of this role went out of service. After a mistake of ours nothing that it says is believed, and who
+        has not served has nothing to say."""
+        if isinstance(role, MasterRole) and role.record.in_service and isinstance(error, StorageError):
             self._kept[role.record.queue_id] = role.record.epoch, role.mirrored.take_leave()
 
     def forget(self, queue_id: QueueId) -> None:

@@ -255,6 +255,18 @@ def test_a_master_that_breaks_in_the_hands_of_a_channel_says_nothing_behind_its_
     assert flags(network[N2]) == [True, True, False, False, False, False]
 
 
+def test_a_master_that_never_served_has_no_last_word_to_keep() -> None:
+    """It lacks something, and its disk fails. Declared down, it deletes its copy, and is forgotten with its failure."""
+    network = QueueSetNetwork(N1, N2)
+    node = network[N1]
+    elected = replace(mastership(Q, N1, epoch=2), complete=(N2,), in_service=False)
+    node.queues.follow(Q, served(elected, 1))
+    node.queues.out_of_service(Q.queue_id, StorageError("input/output error"))
+    node.queues.follow(Q, served(replace(elected, master=N2, is_down=True), 1))
+    assert not node.queues.is_failed(Q.queue_id)
+    node.queues.check_invariants()
+
+
 def test_a_copy_that_came_back_before_it_handed_over_has_said_nothing() -> None:
     network = at_work()
     network[N1].queues.out_of_service(Q.queue_id, DiskFullError("no space left on device"))
