@@ -34,6 +34,7 @@ from cluster.runtime.queue_set import QueueSet
 from cluster.runtime.records import Records
 from node.ids import NodeName, QueueId
 from node.pieces import Pieces, at_once
+from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
 
@@ -143,8 +144,7 @@ class Roles:
         record = self._state.masterships[queue_id]
         queue = self._records.queue(queue_id)
         try:
-            self._queues.follow(queue, record)
-            self._routes.mastership_changed(record)
+            self._take_part(queue, record)
         except Exception as error:
             self._queues.fail(queue, record, error)
         self._membership.queue_changed(queue_id)
@@ -246,6 +246,12 @@ class Roles:
     def _mastership_changed(self, event: MastershipChanged) -> None:
         queue = self._records.queue(event.queue_id)
         log_change(queue, event)
-        self._queues.follow(queue, event.new, is_discarded=self._node in event.discarded)
-        self._routes.mastership_changed(event.new)
+        self._take_part(queue, event.new, is_discarded=self._node in event.discarded)
         self._membership.queue_changed(event.queue_id)
+
+    def _take_part(self, queue: QueueRecord, record: MastershipRecord, *, is_discarded: bool = False) -> None:
+        """Whatever becomes of the part of this node, its channels learn who serves the queue."""
+        try:
+            self._queues.follow(queue, record, is_discarded=is_discarded)
+        finally:
+            self._routes.mastership_changed(record)

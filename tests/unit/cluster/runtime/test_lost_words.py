@@ -135,9 +135,9 @@ async def test_of_what_a_snapshot_skips_each_queue_hears_before_it_follows(
         heard.append(f"{of} skipped")
         skipped(of)
 
-    def record_followed(queue: QueueRecord, record: MastershipRecord) -> None:
+    def record_followed(queue: QueueRecord, record: MastershipRecord, *, is_discarded: bool) -> None:
         heard.append(f"{queue.queue_id} followed")
-        follow(queue, record)
+        follow(queue, record, is_discarded=is_discarded)
 
     monkeypatch.setattr(queues, "records_skipped", record_skipped)
     monkeypatch.setattr(queues, "follow", record_followed)

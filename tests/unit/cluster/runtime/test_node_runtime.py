@@ -205,6 +205,19 @@ async def test_clients_hear_of_a_deletion_although_something_of_the_queue_stays(
     assert sink.confirmed == [1], "a publish to a deleted queue counts as confirmed"
 
 
+async def test_channels_hear_of_a_new_master_although_the_copy_here_cannot_follow_it(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue_id = bench.declare("q", N2)
+    channel = bench.runtime.gateway.open_channel(RecordingSink())
+    bench.runtime.gateway.publish(channel, queue_id, [make_message(1)], [1])
+    monkeypatch.setattr(bench.runtime.queues, "follow", mistake)
+    bench.log.commit(MoveMaster(queue_id, bench.record(queue_id).epoch, N3))
+    await bench.settle()
+    assert [node for node, message in bench.mesh.sent if isinstance(message, SessionOpen)] == [N2, N3]
+    assert bench.fatal == []
+
+
 @pytest.mark.parametrize("method", ["follow", "queue_deleted"])
 async def test_a_mistake_about_one_queue_does_not_stop_the_node(
     bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch, method: str, caplog: pytest.LogCaptureFixture
