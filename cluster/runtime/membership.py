@@ -144,6 +144,8 @@ class Membership:
         self._proposed_down: dict[NodeName, asyncio.Task[object]] = {}
         #: Peers that said goodbye, and were not heard of as up since (a dict for its order).
         self._stopped: dict[NodeName, None] = {}
+        #: Links that have come up so far.
+        self.links_made = 0
         #: Incarnations of the peers that this node is linked with.
         self._linked_lives: dict[NodeName, Incarnation] = {}
         #: And of those that it was linked with last.
@@ -237,6 +239,7 @@ class Membership:
     def link_up(self, peer: NodeName, incarnation: Incarnation) -> None:
         """Both directions work: every conversation begins anew."""
         self.heard(peer)
+        self.links_made += 1
         self._linked_lives[peer] = self._met_lives[peer] = incarnation
         self._metadata.consensus.link_up(peer)
         self._links.send(peer, self._alarms.own_alarms())

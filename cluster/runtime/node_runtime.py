@@ -150,7 +150,7 @@ class NodeRuntime:
             slice_pieces=surroundings.slice_pieces,
         )
         files.on_queue_changed = self.queues.touch
-        self.deletions = QueueDeletions(self.node, self.metadata, self.queues, self.background, self._cut_off_nodes)
+        self.deletions = QueueDeletions(self.node, self.metadata, self.queues, self.background, self._links_made)
         self.queues.on_deletion_open = self.deletions.settle
         files.on_vhost_wanted = self.queues.open_vhost
         files.is_vhost_awaited = self.queues.awaits_vhost
@@ -323,11 +323,11 @@ class NodeRuntime:
         """Members that this node cannot speak to."""
         return [name for name in self.member_names() if name != self.node and not self.links.is_up(name)]
 
-    def _cut_off_nodes(self) -> list[NodeName]:
+    def _links_made(self) -> int | None:
+        """How many links have come up so far; ``None`` while there is none with some node that counts as up."""
         members = self.metadata.state.members.values()
-        return [
-            each.node for each in members if each.is_up and each.node != self.node and not self.links.is_up(each.node)
-        ]
+        others = [member.node for member in members if member.is_up and member.node != self.node]
+        return self.membership.links_made if all(map(self.links.is_up, others)) else None
 
     def _recover(self, job: Job, on_done: Callable[[BaseException | None], None]) -> None:
         """What a recovery waits for is done beside the loop."""

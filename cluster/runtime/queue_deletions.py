@@ -9,7 +9,8 @@ nobody began to consume, so whenever it comes about, the deletion is what was as
 *Auto-delete.* A queue goes when its last consumer is cancelled, or the channel or node of that consumer is gone. It is
 sealed within the call that took the consumer away, so nobody sees it without. A consumer whose node is merely cut off
 will be attached again; so will those of all nodes after a change of masters. Then the queue is looked at again when
-every node that counts as up could have done so, and deleted if there still is no consumer. That there ever was one
+every node that counts as up could have done so, since it has said that it knows the master and has had a link to it for
+a while, and deleted if there still is no consumer. That there ever was one
 is committed when the master has taken the first one (`note_consumer`): those who had it may all be gone with one
 machine, and a master that knows nothing of it would keep the queue for ever, like one that nobody has consumed yet.
 So it does if that machine is lost before the commit, of which the consumer hears nothing: the other order would have a
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Protocol
 
 from cluster.metadata.commands import ChangeTopology
@@ -56,7 +57,8 @@ class SealedQueues(Protocol):
 
 
 class QueueDeletions:
-    """See the top of this module. ``cut_off``: nodes that count as up and cannot be spoken to."""
+    """See the top of this module. ``links_made``: how many links have come up so far, with whatever node; ``None`` while
+    a node that counts as up cannot be spoken to."""
 
     def __init__(
         self,
@@ -64,13 +66,13 @@ class QueueDeletions:
         metadata: MetadataGroup,
         queues: SealedQueues,
         background: Background,
-        cut_off: Callable[[], Collection[NodeName]],
+        links_made: Callable[[], int | None],
     ) -> None:
         self._node = node
         self._metadata = metadata
         self._queues = queues
         self._background = background
-        self._cut_off = cut_off
+        self._links_made = links_made
         #: Deletions that are being decided.
         self._deciding: dict[QueueId, Epoch] = {}
         #: Auto-delete queues of which it is being noted that they had a consumer.
@@ -136,12 +138,15 @@ class QueueDeletions:
         try:
             while (process := self._queues.process(queue_id)) is not None and process.is_unused:
                 await asyncio.sleep(REATTACH_S)
-                # Linked at both ends of a pause, in one mastership: in between everybody could say what he has.
-                is_reached = process if not self._cut_off() else None
+                is_known = await self._metadata.wait_visible()
+                # Linked through a whole pause, in one mastership, which all knew when it began: in between everybody
+                # could say what he has.
+                links = self._links_made() if is_known else None
+                reached = None if links is None else (process, links)
                 is_same = process is self._queues.process(queue_id)
-                if is_same and is_reached is not None and is_reached is was_reached and self._delete_if_unused(queue):
+                if is_same and reached is not None and reached == was_reached and self._delete_if_unused(queue):
                     return
-                was_reached = is_reached
+                was_reached = reached
         finally:
             del self._watched[queue_id]
 

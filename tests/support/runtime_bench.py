@@ -84,6 +84,8 @@ class FakeLog:
         self.voters = (N1,)
         self.has_quorum = True
         self.pause: Pause | None = None
+        #: What is applied here all peers have applied, too.
+        self.is_visible = True
         #: Nothing that is proposed is ever answered.
         self.is_silent = False
         self.proposed: list[Command] = []
@@ -108,7 +110,7 @@ class FakeLog:
         return self.commit(command, request_id)
 
     async def wait_visible(self, index: int, peers: Callable[[], Collection[NodeName]]) -> bool:
-        return True
+        return self.is_visible
 
     async def hand_over(self, may_lead: Callable[[NodeName], bool]) -> NodeName | None:
         return None

@@ -378,6 +378,38 @@ async def test_the_consumer_of_a_node_that_is_cut_off_keeps_its_queue(bench: Run
     assert not exists(bench, queue_id), "n2 is gone, and its consumer with it"
 
 
+async def test_a_consumer_whose_node_has_yet_to_hear_of_the_new_master_keeps_its_queue(bench: RuntimeBench) -> None:
+    """It stands still since before the failover, for less than the cluster needs to notice: its link is up."""
+    queue_id = declare(bench, auto_delete=True)
+    bench.log.commit(ChangeTopology(NoteConsumer("/", "q", queue_id), N2))
+    bench.log.is_visible = False
+    move_there_and_back(bench, queue_id)
+    await bench.settle()
+    assert exists(bench, queue_id)
+    attach: list[QueueFrameMessage] = [
+        SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800),
+        SessionCall(queue_id, 5, 1, "consume", 7, CONSUMER),
+    ]
+    bench.runtime.switchboard.on_queue_frames(N2, attach)
+    bench.log.is_visible = True
+    await bench.settle()
+    assert process_of(bench, queue_id).consumer_count == 1
+
+
+async def test_a_consumer_keeps_its_queue_as_long_as_its_link_comes_and_goes(bench: RuntimeBench) -> None:
+    """It is up whenever that is looked at, and never for long enough."""
+    queue_id = declare(bench, auto_delete=True)
+    bench.log.commit(ChangeTopology(NoteConsumer("/", "q", queue_id), N2))
+    move_there_and_back(bench, queue_id)
+    for _ in range(20):
+        bench.runtime.switchboard.on_link_down(N2, "reset")
+        bench.runtime.switchboard.on_link_up(N2, Incarnation(1))
+        await asyncio.sleep(0)
+    assert exists(bench, queue_id)
+    await bench.settle()
+    assert not exists(bench, queue_id)
+
+
 async def test_a_new_master_hears_from_the_entry_nodes_that_a_queue_was_consumed(bench: RuntimeBench) -> None:
     queue_id = declare(bench, auto_delete=True)
     move_there_and_back(bench, queue_id)
