@@ -10,7 +10,8 @@ nobody began to consume, so whenever it comes about, the deletion is what was as
 sealed within the call that took the consumer away, so nobody sees it without. A consumer whose node is merely cut off
 will be attached again; so will those of all nodes after a change of masters. Then the queue is looked at again when
 every node that counts as up could have done so, since it has said that it knows the master and has had a link to it for
-a while, and deleted if there still is no consumer. That there ever was one
+a while, and deleted if there still is no consumer. Until then it is not deleted either because those that are there are
+cancelled: who cancels the last of them is answered before the queue goes. That there ever was one
 is committed when the master has taken the first one (`note_consumer`): those who had it may all be gone with one
 machine, and a master that knows nothing of it would keep the queue for ever, like one that nobody has consumed yet.
 So it does if that machine is lost before the commit, of which the consumer hears nothing: the other order would have a
@@ -77,7 +78,7 @@ class QueueDeletions:
         self._deciding: dict[QueueId, Epoch] = {}
         #: Auto-delete queues of which it is being noted that they had a consumer.
         self._noting: dict[QueueId, None] = {}
-        #: Auto-delete queues that are to be looked at again.
+        #: Auto-delete queues that are to be looked at again: some of their consumers may return.
         self._watched: dict[QueueId, None] = {}
 
     # --- auto-delete ---
@@ -111,8 +112,8 @@ class QueueDeletions:
         return found is not None and found.queue_id == queue.queue_id and not found.was_consumed
 
     def unused(self, queue: QueueRecord, may_return: bool) -> None:
-        """An auto-delete queue has lost its last consumer; it ``may_return``."""
-        if may_return or not self._delete_if_unused(queue):
+        """An auto-delete queue has lost its last consumer; or one that ``may_return``."""
+        if may_return or queue.queue_id in self._watched or not self._delete_if_unused(queue):
             self._watch(queue)
 
     def _delete_if_unused(self, queue: QueueRecord) -> bool:
@@ -132,11 +133,11 @@ class QueueDeletions:
             self._background.spawn(self._look_again(queue), f"auto-delete of {queue.queue_name}")
 
     async def _look_again(self, queue: QueueRecord) -> None:
-        """Until somebody consumes, another node is the master (which looks by itself), or the queue is deleted."""
+        """Until who may return could have done so, or another node is the master (which looks by itself)."""
         queue_id = queue.queue_id
         was_reached = None
         try:
-            while (process := self._queues.process(queue_id)) is not None and process.is_unused:
+            while (process := self._queues.process(queue_id)) is not None:
                 await asyncio.sleep(REATTACH_S)
                 is_known = await self._metadata.wait_visible()
                 # Linked through a whole pause, in one mastership, which all knew when it began: in between everybody

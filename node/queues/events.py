@@ -94,7 +94,8 @@ class GrantCredit:
 class DeleteUnused:
     """An auto-delete queue has lost its last consumer: its owner must delete it, if that is still so then."""
 
-    #: The consumer was cut off rather than cancelled: it may live, and be attached again.
+    #: A consumer was cut off rather than cancelled: it may live, and be attached again. This is said of each, the last
+    #: one or not: as long as it may, the queue is not deleted for want of the others.
     may_return: bool = False
 
 

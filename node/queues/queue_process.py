@@ -393,7 +393,7 @@ class QueueProcess:
         self._delete_if_unused(may_return=True)
 
     def _delete_if_unused(self, *, may_return: bool) -> None:
-        if self.is_unused:
+        if self.is_unused or (may_return and self.record.auto_delete):
             self._outgoing.others.append(DeleteUnused(may_return))
 
     def get(self, channel: ChannelKey, no_ack: bool) -> Delivery | None:

@@ -194,7 +194,9 @@ class OneNode(TopologyObserver):
 
     def dispatch(self, queue: QueueRecord, effects: Sequence[QueueEffect]) -> None:
         self.gateway.local_effects(queue.queue_id, [each for each in effects if not isinstance(each, DeleteUnused)])
-        if any(isinstance(each, DeleteUnused) for each in effects):
+        process = self.queues.process(queue.queue_id)
+        is_unused = process is not None and process.is_unused
+        if is_unused and any(isinstance(each, DeleteUnused) for each in effects):
             self._call_soon(lambda: self.catalogue.apply(DeleteQueue(queue.vhost, queue.name, queue.queue_id)))
 
     def role_began(self, record: MastershipRecord) -> None:

@@ -13,6 +13,19 @@ from tests.support.sim_lab import Lab
 COUNT = 3
 
 
+class Consumer:
+    """Takes one message, and no other before that is acknowledged, which it never is."""
+
+    def __init__(self) -> None:
+        self.is_over = asyncio.Event()
+
+    async def consume(self, channel: Channel) -> None:
+        await channel.qos(1)
+        await channel.consume("q", "t")
+        await self.is_over.wait()
+        await channel.cancel("t")
+
+
 def test_a_consumer_whose_node_stands_still_while_the_master_moves_keeps_its_queue(founded_lab: Lab) -> None:
     """For less than the cluster needs to notice: its links are up, and it has yet to hear of the move."""
     lab = founded_lab
@@ -20,12 +33,7 @@ def test_a_consumer_whose_node_stands_still_while_the_master_moves_keeps_its_que
     lab.change("n1", ChangeTopology(DeclareQueue("/", "q", durable=True, auto_delete=True), NodeName("n1")))
     lab.until_converged()
 
-    async def consume(channel: Channel) -> None:
-        await channel.qos(1)
-        await channel.consume("q", "t")
-        await asyncio.Event().wait()
-
-    consuming = lab.begin_to_use("n3", consume)
+    consuming = lab.begin_to_use("n3", Consumer().consume)
     lab.publish("n1", "q", COUNT)
     lab.until_converged()
     record = lab.record("n1", "q")
@@ -38,3 +46,29 @@ def test_a_consumer_whose_node_stands_still_while_the_master_moves_keeps_its_que
     assert lab.record("n1", "q") is not None
     assert lab.ready("n1", "q") == COUNT - 1, "the consumer is there, and holds one"
     assert not consuming.done()
+
+
+def test_it_keeps_it_though_the_last_one_that_is_there_is_cancelled(founded_lab: Lab) -> None:
+    lab = founded_lab
+    lab.set_policy("n1", {"ha-mode": "all", "ha-sync-mode": "automatic"})
+    lab.change("n1", ChangeTopology(DeclareQueue("/", "q", durable=True, auto_delete=True), NodeName("n1")))
+    lab.until_converged()
+    lasting, passing = Consumer(), Consumer()
+    tasks = lab.begin_to_use("n3", lasting.consume), lab.begin_to_use("n2", passing.consume)
+    lab.publish("n1", "q", COUNT)
+    lab.until_converged()
+    record = lab.record("n1", "q")
+    assert record is not None
+    lab.cluster.pause("n3")
+    lab.change("n1", MoveMaster(record.queue_id, record.epoch, NodeName("n2")))
+    lab.pass_time(0.5)
+    passing.is_over.set()
+    lab.pass_time(3)
+    lab.cluster.pause_end("n3")
+    lab.pass_time(5)
+    assert lab.record("n1", "q") is not None
+    assert lab.ready("n1", "q") == COUNT - 1
+    lasting.is_over.set()
+    lab.pass_time(5)
+    assert all(task.done() for task in tasks)
+    assert lab.record("n1", "q") is None, "it goes with the last one"

@@ -396,6 +396,33 @@ async def test_a_consumer_whose_node_has_yet_to_hear_of_the_new_master_keeps_its
     assert process_of(bench, queue_id).consumer_count == 1
 
 
+async def test_a_consumer_that_is_cut_off_keeps_its_queue_though_the_last_one_that_is_there_is_cancelled(
+    bench: RuntimeBench,
+) -> None:
+    queue_id = declare(bench, auto_delete=True)
+    channel = next_channel(bench)
+    await bench.runtime.gateway.consume(channel, queue_id, CONSUMER)
+    attach: list[QueueFrameMessage] = [
+        SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800),
+        SessionCall(queue_id, 5, 1, "consume", 7, CONSUMER),
+    ]
+    bench.runtime.switchboard.on_queue_frames(N2, attach)
+    await bench.settle()
+    bench.mesh.up_peers.remove(N2)
+    bench.runtime.sessions.node_lost(N2)
+    await bench.settle()
+    await bench.runtime.gateway.cancel(channel, queue_id, "tag")
+    await bench.settle()
+    assert exists(bench, queue_id)
+    bench.mesh.up_peers.append(N2)
+    bench.runtime.switchboard.on_queue_frames(N2, attach)
+    await bench.settle()
+    assert process_of(bench, queue_id).consumer_count == 1
+    bench.runtime.switchboard.on_queue_frames(N2, [SessionCall(queue_id, 5, 2, "cancel", 7, consumer_tag="tag")])
+    await bench.settle()
+    assert not exists(bench, queue_id)
+
+
 async def test_a_consumer_keeps_its_queue_as_long_as_its_link_comes_and_goes(bench: RuntimeBench) -> None:
     """It is up whenever that is looked at, and never for long enough."""
     queue_id = declare(bench, auto_delete=True)

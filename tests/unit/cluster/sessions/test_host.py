@@ -100,7 +100,8 @@ class HostBench:
     def run(self, queue_id: QueueId) -> None:
         assert self.queue is not None
         effects = self.queue.drain()
-        self.was_offered_for_deletion |= any(isinstance(effect, DeleteUnused) for effect in effects)
+        is_to_be_looked_at = any(isinstance(effect, DeleteUnused) for effect in effects)
+        self.was_offered_for_deletion |= is_to_be_looked_at and self.queue.is_unused
         self.host.remote_effects(queue_id, effects)
 
     def serving_epoch(self, queue_id: QueueId) -> Epoch | None:
