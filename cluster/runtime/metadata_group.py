@@ -208,6 +208,14 @@ class MetadataGroup:
         """Until all peers that are up have applied what is applied here; false if one has not in time."""
         return await self.consensus.wait_visible(self.state.applied_index, self._live_peers)
 
+    async def is_visible(self, index: int) -> bool:
+        """All peers that are up have said that they have applied this entry, or serve no clients. Waits for nobody."""
+        try:
+            async with asyncio.timeout(0):
+                return await self.consensus.wait_visible(index, self._live_peers)
+        except TimeoutError:
+            return False
+
     async def hand_over(self) -> None:
         """This node stops: have another that is up lead, if it leads."""
         await self.consensus.hand_over(self._live_peers().__contains__)

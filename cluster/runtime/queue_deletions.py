@@ -58,8 +58,8 @@ class SealedQueues(Protocol):
 
 
 class QueueDeletions:
-    """See the top of this module. ``links_made``: how many links have come up so far, with whatever node; ``None`` while
-    a node that counts as up cannot be spoken to."""
+    """See the top of this module. ``links_made``: how many links have come up so far, with whatever node; ``None``
+    while a node that counts as up cannot be spoken to."""
 
     def __init__(
         self,
@@ -135,14 +135,17 @@ class QueueDeletions:
     async def _look_again(self, queue: QueueRecord) -> None:
         """Until who may return could have done so, or another node is the master (which looks by itself)."""
         queue_id = queue.queue_id
-        was_reached = None
+        was_reached = watched = None
+        index = 0
         try:
             while (process := self._queues.process(queue_id)) is not None:
+                if process is not watched:
+                    # Whoever has applied so much knows of this mastership.
+                    watched, index = process, self._metadata.state.applied_index
                 await asyncio.sleep(REATTACH_S)
-                is_known = await self._metadata.wait_visible()
                 # Linked through a whole pause, in one mastership, which all knew when it began: in between everybody
                 # could say what he has.
-                links = self._links_made() if is_known else None
+                links = self._links_made() if await self._metadata.is_visible(index) else None
                 reached = None if links is None else (process, links)
                 is_same = process is self._queues.process(queue_id)
                 if is_same and reached is not None and reached == was_reached and self._delete_if_unused(queue):
