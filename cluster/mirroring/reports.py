@@ -11,10 +11,11 @@ from node.ids import Epoch, NodeName
 class ReportSynchronised:
     """The mirror lacks nothing: the record may call it synchronised.
 
-    The command that is proposed must name the epoch, and must not survive a removal of the mirror from the record
-    (it names the mirror's incarnation too): the claim is about the copy that was there when it was made. From the
-    moment of this report until the mirror leaves the record no publish is confirmed without it, so the command may
-    commit at any time. Repeated while the record does not show it.
+    The command that is proposed must name the epoch, and must survive neither a removal of the mirror from the record
+    nor the life of its node: the claim is about the copy that was there when it was made. So it names the index of the
+    log that this queue had followed then (`MirrorSynchronised.as_of_index`). From the moment of this report until the
+    mirror leaves the record no publish is confirmed without it, so the command may commit at any time. Repeated while
+    the record does not show it.
     """
 
     node: NodeName
