@@ -51,6 +51,9 @@ class QueueSettings(Protocol):
         """As far as the log is applied here, there is a queue of this id, and this node is one of its mirrors; what
         follows from that may be still to come."""
 
+    def was_consumed(self, queue: QueueRecord, /) -> bool:
+        """By now it is committed that the queue had a consumer: it may be so since the record was handed out."""
+
     def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings: ...
 
     def queue_options(self, queue: QueueRecord) -> QueueOptions: ...

@@ -343,7 +343,7 @@ class QueueSet:
         self._processes[record.queue_id] = process
         for node in self._links.linked_nodes():
             mirrored.mirror_link_up(node)
-        if queue.was_consumed:
+        if self._settings.was_consumed(queue):
             process.was_consumed()  # by whom nobody may know any more
         if self._ended.take_seal(record):
             # The command of the deletion, under this epoch, may be on its way still.

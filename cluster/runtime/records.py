@@ -47,6 +47,10 @@ class Records:
         assert queue is not None, "a mastership record belongs to a queue that exists"
         return queue
 
+    def was_consumed(self, queue: QueueRecord) -> bool:
+        found = self.find_queue(queue.queue_id)
+        return found is not None and found.was_consumed
+
     def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings:
         policy = self._policy(queue)
         return MirroringSettings(

@@ -205,6 +205,9 @@ class OneNode(TopologyObserver):
     def role_ended(self, queue_id: QueueId) -> None:
         self.gateway.queue_stopped(queue_id)
 
+    def was_consumed(self, queue: QueueRecord) -> bool:
+        return queue.was_consumed
+
     def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings:
         return MirroringSettings(is_durable=queue.durable)
 

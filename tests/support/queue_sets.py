@@ -187,6 +187,9 @@ class QueueSetNode:
     def request_sync(self) -> None:
         """The test syncs when it likes, with `sync`."""
 
+    def was_consumed(self, queue: QueueRecord) -> bool:
+        return queue.was_consumed
+
     def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings:
         return MirroringSettings(is_durable=queue.durable, sync_automatically=self.settings.sync_automatically)
 

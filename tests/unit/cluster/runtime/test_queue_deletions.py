@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -20,14 +20,18 @@ from cluster.metadata.commands import (
 from cluster.metadata.errors import ChangeFailedError, StaleDeletionError
 from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.runtime import queue_deletions
+from cluster.runtime.recoveries import SLICE_S
 from cluster.sessions.messages import SessionCall, SessionOpen
 from cluster.wire.convert import QueueFrameMessage
 from node.broker.deletion import delete_queue
 from node.errors import ChannelError, ConnectionFailure, StorageError
 from node.ids import ChannelKey, Incarnation, QueueId
 from node.queues.events import ConsumerSpec
+from node.queues.local_replica import LocalReplica
 from node.queues.queue_process import QueueProcess
+from node.store.steps import Steps
 from node.topology.commands import DeclareQueue, DeleteQueue, NoteConsumer
+from node.topology.records import QueueRecord
 from tests.support.messages import make_message
 from tests.support.runtime_bench import N1, N2, N3, RuntimeBench
 from tests.support.session_network import RecordingSink
@@ -107,6 +111,36 @@ async def test_an_auto_delete_queue_goes_though_everybody_who_knew_its_consumer_
     bench.log.commit(ChangeTopology(NoteConsumer("/", "q", queue_id), N2))
     move_there_and_back(bench, queue_id)
     await bench.settle()
+    assert not exists(bench, queue_id)
+
+
+async def test_a_master_that_opens_its_copy_hears_what_is_committed_of_consumers_meanwhile(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node of a consumer has it noted after the master has died, and is gone itself before that is back."""
+    is_read, original = asyncio.Event(), bench.files.queue_opening
+
+    def open_slowly(
+        queue: QueueRecord,
+        index_version: int | None,
+        on_progress: Callable[[int, int], None],
+        *,
+        is_compared: bool = False,
+    ) -> Steps[LocalReplica]:
+        while not is_read.is_set():
+            yield None
+        return (yield from original(queue, index_version, on_progress, is_compared=is_compared))
+
+    monkeypatch.setattr(bench.files, "queue_opening", open_slowly)
+    bench.look_s = SLICE_S  # so that a turn has one step
+    queue_id = declare(bench, auto_delete=True)
+    bench.log.commit(ChangeTopology(NoteConsumer("/", "q", queue_id), N2))
+    await bench.settle()
+    assert bench.runtime.queues.process(queue_id) is None
+    is_read.set()
+    bench.look_s = 0
+    for _ in range(3):
+        await bench.settle()
     assert not exists(bench, queue_id)
 
 
