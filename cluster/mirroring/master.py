@@ -103,8 +103,8 @@ class MirroredQueue:
         self._is_held: bool
         #: 1 + the highest position that may have been delivered.
         self._delivered_end = undelivered_start(local, delivered_below)
-        #: From here on, or from the lowest horizon if that is higher, positions are ready, undelivered, without holes. To
-        #: mirrors that have yet to hear anew how far it goes, who goes on in an epoch has delivered nothing.
+        #: From here on, or from the lowest horizon if that is higher, positions are ready, undelivered, without holes.
+        #: To mirrors that have yet to hear anew how far it goes, who goes on in an epoch has delivered nothing.
         self._dense_start = self._delivered_end if resumed is None else SeqId(0)
         #: The promise made to mirrors: nothing at or above it was delivered.
         self._horizon = self._delivered_end
