@@ -32,6 +32,9 @@ heard of its successor: it stood still, or is cut off, and serves what it knows 
 (`cluster.runtime.standing`). All of that is seen where it happens (`chaos.sim.taps`), and each time that a message is
 handed out excuses one delivery. Where another epoch has begun since, anything may come again.
 
+**What must be flagged** as a repetition is what anybody has heard before, unless it is handed out by a master that has
+yet to hear of the one who delivered it.
+
 **What excuses a refusal of what was delivered.** The master that delivered it died, or had yet to hear of its
 successor, before anybody else had it, and the next one, to which it was sent again, has reached its limit under
 ``reject-publish``. It cannot know that its predecessor had room, and a full queue stays full (RabbitMQ's case S14). Or
@@ -74,6 +77,8 @@ class HandOut(NamedTuple):
     at_us: int
     #: Of that master.
     epoch: int
+    #: As what may have been delivered before.
+    is_flagged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,8 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
         is_returned = any(event.kind == Kind.RETURN for event in story)
         if is_returned and findings["delivered"] and not findings["refused_but_delivered"]:
             wrong.append("refused_but_delivered")
+        if not findings["duplicates_unflagged"] and _is_unflagged_behind(story, hand_outs):
+            wrong.append("duplicates_unflagged")
         if _has_come_back(key, story, circumstances, epochs.get(key[0], ())):
             wrong.append("resurrected")
         found += [Violation(name, tell(key, story), key) for name in wrong]
@@ -279,6 +286,24 @@ def _is_of_earlier(delivery: Event, epoch: int, hand_outs: Sequence[HandOut]) ->
     return bool(before) and max(before) < epoch
 
 
+def _is_unflagged_behind(story: Sequence[Event], hand_outs: Sequence[HandOut]) -> bool:
+    """Handed out as never delivered when somebody had heard a delivery of it, whatever that had said of itself: the
+    first may be flagged, by a master that recovered its copy and knew no better.
+
+    Not if that one was of a later epoch: who has yet to hear of his successor knows nothing of what that one delivers.
+    """
+    deliveries = [event for event in story if event.kind == Kind.DELIVER]
+    for at_us, epoch, is_flagged in hand_outs:
+        if is_flagged or not any(event.t_lo_us >= at_us and not event.redelivered for event in deliveries):
+            continue
+        for earlier in deliveries:
+            if earlier.t_hi_us < at_us and all(
+                each.epoch <= epoch for each in hand_outs if each.at_us <= earlier.t_lo_us
+            ):
+                return True
+    return False
+
+
 def _has_come_back(
     key: AttemptKey, story: Sequence[Event], circumstances: Circumstances, epochs: Sequence[int]
 ) -> bool:
@@ -295,7 +320,7 @@ def _has_come_back(
     if not any(settled.acked_us < at_us < others_us for at_us in sent_us):
         return False
     hand_outs = circumstances.hand_outs.get(key, ())
-    if any(settled.acked_us < at_us < others_us and epoch >= settled.epoch for at_us, epoch in hand_outs):
+    if any(settled.acked_us < at_us < others_us and epoch >= settled.epoch for at_us, epoch, _ in hand_outs):
         return True
     # Each delivery needs a time of its own that came before it.
     return any(

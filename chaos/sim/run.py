@@ -46,6 +46,7 @@ from node.errors import StorageError, WarrenError
 from node.ids import QueueId, QueueName
 from node.message import Message
 from node.queues import digests, local_replica
+from node.queues.backing_queue import Delivery
 from node.store.disk.simulated import SimulatedCrashError
 
 SETUP_LIMIT_S = 120.0
@@ -116,7 +117,8 @@ class Run:
         self.records.on_forgotten, self.records.on_joined = cluster.forgotten, cluster.joined
         self.records.is_alone, self.records.on_let_in = cluster.is_alone, cluster.let_in
         self._limits = world.history.process(ProcKind.OBSERVER, "limits")
-        self._handed_out: list[tuple[HandOut, Sequence[Message], QueueId]] = []
+        #: When, by the master of which epoch, what, of which queue.
+        self._handed_out: list[tuple[int, int, Sequence[Delivery], QueueId]] = []
         self._listener = Listener(
             self.records,
             note,
@@ -187,15 +189,16 @@ class Run:
         for queue, pub_id, seq, attempt in self._attempts(dropped, queue_id):
             self._limits.record(kind, queue_id=queue, pub_id=pub_id, seq=seq, attempt=attempt)
 
-    def _hand_out(self, epoch: int, messages: Sequence[Message], queue_id: QueueId) -> None:
+    def _hand_out(self, epoch: int, deliveries: Sequence[Delivery], queue_id: QueueId) -> None:
         """By the master of this epoch."""
-        self._handed_out.append((HandOut(self._limits.now_us(), epoch), messages, queue_id))
+        self._handed_out.append((self._limits.now_us(), epoch, deliveries, queue_id))
 
     def _hand_outs(self) -> dict[AttemptKey, list[HandOut]]:
         hand_outs: dict[AttemptKey, list[HandOut]] = {}
-        for hand_out, messages, queue_id in self._handed_out:
-            for key in self._attempts(messages, queue_id):
-                hand_outs.setdefault(key, []).append(hand_out)
+        for at_us, epoch, deliveries, queue_id in self._handed_out:
+            for each in deliveries:
+                for key in self._attempts([each.message], queue_id):
+                    hand_outs.setdefault(key, []).append(HandOut(at_us, epoch, each.redelivered))
         return hand_outs
 
     def _attempts(self, messages: Sequence[Message], queue_id: QueueId) -> Iterator[AttemptKey]:

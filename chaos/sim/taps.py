@@ -118,7 +118,7 @@ class Listener:
         *,
         loop: SimulatedLoop,
         dropped: Callable[[Kind, Sequence[Message], QueueId], None],
-        handed_out: Callable[[Epoch, Sequence[Message], QueueId], None],
+        handed_out: Callable[[Epoch, Sequence[Delivery], QueueId], None],
         look: Callable[[Process], object],
         is_something_wrong: Callable[[], bool],
         votes: RaftWatch,
@@ -273,23 +273,20 @@ class Listener:
 
     def _discarded(self, queue: MirroredQueue, _result: None, publications: Sequence[Publication]) -> None:
         messages = [publication.message for publication in publications]
-        self._handed_out(queue.record.epoch, messages, queue.record.queue_id)
+        handed_out = [Delivery(SeqId(0), message, redelivered=False) for message in messages]
+        self._handed_out(queue.record.epoch, handed_out, queue.record.queue_id)
         self._dropped(Kind.EXPIRE, messages, queue.record.queue_id)
 
     def _fetched(
         self, queue: MirroredQueue, deliveries: Sequence[Delivery], _count_max: int, is_ack_required: bool, *_: int
     ) -> None:
-        messages = [delivery.message for delivery in deliveries]
-        if messages:
-            self._handed_out(queue.record.epoch, messages, queue.record.queue_id)
-        if not is_ack_required and messages and not self._is_getting:
-            self._dropped(Kind.EXPIRE, messages, queue.record.queue_id)
+        if deliveries:
+            self._handed_out(queue.record.epoch, deliveries, queue.record.queue_id)
+        if not is_ack_required and deliveries and not self._is_getting:
+            self._dropped(Kind.EXPIRE, [delivery.message for delivery in deliveries], queue.record.queue_id)
 
-    def _delivered_at_once(
-        self, queue: MirroredQueue, _deliveries: object, publications: Sequence[Publication]
-    ) -> None:
-        messages = [publication.message for publication in publications]
-        self._handed_out(queue.record.epoch, messages, queue.record.queue_id)
+    def _delivered_at_once(self, queue: MirroredQueue, deliveries: Sequence[Delivery], *_: object) -> None:
+        self._handed_out(queue.record.epoch, deliveries, queue.record.queue_id)
 
     def _sync_cancelled(self, queue: MirroredQueue) -> None:
         if queue.sync_progress() is not None:

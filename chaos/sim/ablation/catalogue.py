@@ -403,6 +403,13 @@ _ALL = (
         unseen_because="an acknowledgement of before also names an epoch and a message, which guard the same",
     ),
     Safeguard(
+        mirroring.next_life_knows_nothing,
+        "A master that goes on in its epoch waits for the mirrors that it had spoken to.",
+        "messages from coming a second time without the flag, and confirms from copies that lack them",
+        "cluster.runtime.ended_masterships",
+        "same_epoch",
+    ),
+    Safeguard(
         mirroring.lives_share_channels,
         "Channels of a node's lives have different ids.",
         "publishers from confirms that are owed to an earlier life",

@@ -17,6 +17,7 @@ from cluster.mirroring.mirror import MirrorReplica
 from cluster.mirroring.progress import MirrorProgress
 from cluster.mirroring.service import Service
 from cluster.mirroring.turn import Turn
+from cluster.runtime.ended_masterships import EndedMasterships
 from cluster.sessions.entry import Entry
 from node.ids import SeqId
 from node.queues.local_replica import LocalReplica
@@ -72,6 +73,11 @@ def delivers_above_the_horizon(patches: Patches) -> None:
         return frontier(self)._replace(delivery_limit=NO_LIMIT)
 
     patches.setattr(Conversations, "frontier", unlimited)
+
+
+def next_life_knows_nothing(patches: Patches) -> None:
+    """A master that goes on in its epoch, when its copy can be opened again, asks nobody what it has said before."""
+    patches.setattr(EndedMasterships, "required_mirrors", lambda _self, _record: None)
 
 
 def resent_as_new(patches: Patches) -> None:

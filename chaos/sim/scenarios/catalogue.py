@@ -97,6 +97,11 @@ SCENARIOS: Mapping[str, Scenario] = {
             "small_frames", "turns that leave in many frames, and the master's death between", operators.small_frames
         ),
         Scenario("descriptors", "nodes may open no more files, or few, for a while", shortages.descriptors),
+        Scenario(
+            "same_epoch",
+            "masters lose their copies for want of files, go on in their epoch, and end",
+            shortages.same_epoch,
+        ),
         Scenario("unreadable", "files of queues cannot be read for a while", shortages.unreadable),
         Scenario("fan_out", "large messages are in several queues at once, and nodes end", sharing.fan_out),
         Scenario("settings", "policies change version, mode and limits of queues under faults", sharing.settings),

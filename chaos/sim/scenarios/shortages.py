@@ -53,6 +53,37 @@ def descriptors(scene: Scene, operations: int) -> None:
         at_ms = end_ms + chance.uniform(300, 1_000)
 
 
+def same_epoch(scene: Scene, operations: int) -> None:
+    """A master whose mirror lacks something loses its copy for want of files, and goes on in its epoch when it may open
+    some. It is cut off from that mirror, which has heard its first life, and serves a consumer; then it ends."""
+    chance = scene.chance
+    _busy_disks(scene)
+    steps = {"horizon_step": chance.choice((4, 16)), "prefetch": chance.choice((3, 10))}
+    scene.change(queues=1, consumers=1, publishers=2, requeue_percent=0, **steps)
+    master, mirror = scene.shuffled()[:2]
+    scene.at(0, "policy", {"ha-mode": "nodes", "ha-params": [master]})
+    for at_ms in (400, 600):
+        scene.publish(at_ms, burst=chance.randint(1, 20))
+    scene.at(700, "policy", {"ha-mode": "nodes", "ha-params": [master, mirror], "ha-sync-mode": "manual"})
+    for _ in range(operations // 4):
+        scene.publish(chance.uniform(900, 1_200), burst=chance.choice((1, 8)))
+    short_ms = chance.uniform(1_150, 1_300)
+    scene.at(short_ms, "short_of_files", master, 0)
+    if chance.random() < 0.3:
+        scene.at(short_ms + chance.uniform(-50, 50), "sync", 0)
+    again_ms = short_ms + chance.uniform(100, 400)
+    scene.publish(chance.uniform(short_ms, again_ms))
+    for _ in range(chance.choice((0, 0, operations // 4))):
+        # What is sent again has all be flagged, so a flag that lacks is seen only without.
+        scene.publish(chance.uniform(again_ms, again_ms + 1_500), burst=chance.choice((1, 8)))
+    scene.at(again_ms, "short_of_files_end", master)
+    end_ms = again_ms + chance.uniform(1_000, 2_500)
+    scene.cut(master, mirror, chance.uniform(short_ms, again_ms), end_ms + 20)
+    scene.at(again_ms + chance.uniform(0, 1_000), "consume", 0, 0)
+    scene.at(end_ms, chance.choice(("kill", "kill", "kill", "power")), master)
+    scene.at(end_ms + chance.uniform(500, 4_000), "start", master)
+
+
 def unreadable(scene: Scene, operations: int) -> None:
     """Some files of a node cannot be read for a while: of queues that are consumed, filled into mirrors, recovered."""
     chance = scene.chance

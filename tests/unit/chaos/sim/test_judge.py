@@ -266,6 +266,31 @@ def test_a_message_may_come_twice_if_the_second_time_says_so() -> None:
     assert kinds(confirmed().tell(Kind.DELIVER, Kind.DELIVER, Kind.ACK_SENT)) == ["duplicates_unflagged"]
 
 
+@pytest.mark.parametrize(
+    ("hand_outs", "found"),
+    [
+        ([(2_500_000, 1, True), (3_500_000, 2, False)], ["duplicates_unflagged"]),
+        ([(2_500_000, 1, True), (3_500_000, 1, False)], ["duplicates_unflagged"]),
+        ([(2_500_000, 1, True), (3_500_000, 2, True)], []),
+        ([(2_500_000, 2, True), (3_500_000, 1, False)], []),
+        ([(2_400_000, 1, False), (2_500_000, 2, True)], []),
+    ],
+    ids=[
+        "the next master knew of nothing",
+        "nor did the same one, opened anew",
+        "it said so, and who was between has not",
+        "its predecessor has yet to hear of it",
+        "it was on its way before anybody had it",
+    ],
+)
+def test_what_somebody_has_heard_is_flagged_from_then_on(
+    hand_outs: list[tuple[int, int, bool]], found: list[str]
+) -> None:
+    """Also if it was flagged the first time, by a master that recovered its copy and knew no better."""
+    story = confirmed().tell(Kind.DELIVER, redelivered=True).tell(Kind.DELIVER).tell(Kind.ACK_SENT)
+    assert kinds(story, hand_outs={KEY: [HandOut(*each) for each in hand_outs]}) == found
+
+
 def test_what_was_settled_for_sure_never_comes_again_in_its_epoch() -> None:
     settled = {KEY: SETTLED}
 
