@@ -107,7 +107,7 @@ class Consumer(Client):
         self._prefetch = prefetch
         self._is_channel_wide = is_channel_wide
         self._is_limit_kept = is_limit_kept
-        #: Tags of this channel that were delivered and are not settled: no more than ``prefetch``.
+        #: Tags of this channel that were delivered and are not settled.
         self._held: set[int] = set()
         self._requeue_percent = requeue_percent
         self._hold_percent = hold_percent
@@ -235,6 +235,11 @@ class Consumer(Client):
         now = self.world.session_of(self.place[1], self.place[0])
         return now is not None and (now.queue_id, now.epoch) != (self._began_in.queue_id, self._began_in.epoch)
 
+    @property
+    def is_waiting(self) -> bool:
+        """It consumes, and would take another message."""
+        return self.place is not None and not self._is_recovering and len(self._held) < self._prefetch
+
     def _cancelled(self) -> None:
         self._is_cancelled = True
         self.place = None
@@ -259,10 +264,10 @@ class Consumer(Client):
         self.process.call_later(delay_s, self._settle, queue, self.channel_id, delivered, message, is_requeued)
 
     def _hold(self, delivery_tag: int, *, takes_all: bool) -> None:
-        if takes_all or not self._is_limit_kept:
+        if takes_all:
             return
         self._held.add(delivery_tag)
-        if len(self._held) > self._prefetch:
+        if self._is_limit_kept and len(self._held) > self._prefetch:
             raise ProtocolError(f"{self.name} holds {len(self._held)} deliveries, and its limit is {self._prefetch}")
 
     def _settle(self, queue: int, channel_id: int, delivered: Delivered, message: MessageId, is_requeued: bool) -> None:

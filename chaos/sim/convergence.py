@@ -167,6 +167,16 @@ def _difference(master: MasterRole, mirror: MirrorRole) -> str:
     return ""
 
 
+def ready_in(cluster: SimulatedCluster, queue_name: str) -> int:
+    """How many messages wait for consumers in a queue, which may not be there."""
+    state = next(iter(cluster.nodes.values())).runtime.metadata.state
+    for queue in state.topology.all_queues():
+        if queue.name == queue_name:
+            master = roles(cluster.nodes[state.masterships[queue.queue_id].master], queue.queue_id)
+            return master.process.ready if isinstance(master, MasterRole) else 0
+    return 0
+
+
 def different_metadata(cluster: SimulatedCluster) -> str:
     """Whether nodes that have applied the same log hold different metadata; empty if none do."""
     states = [node.runtime.metadata.state for node in cluster.nodes.values()]

@@ -1,7 +1,7 @@
 """How a run ends: everything is healed, the cluster must converge, hold still, give up what it has, and serve again.
 
-1. *Convergence.* Within `Schedule.quiet_ms` every client must have its answers and `chaos.sim.convergence` nothing to
-   complain of, without a break and without a change of any master for `STEADY_S`, and not before `HEARD_S` have passed
+1. *Convergence.* Within `Schedule.quiet_ms` every client must have its answers, no message may lie where a consumer
+   would take it, and `chaos.sim.convergence` must have nothing to complain of, without a break and without a change of any master for `STEADY_S`, and not before `HEARD_S` have passed
    since the heal.
 2. *Drain.* The clients of the workload leave; what is left in the queues is taken out.
 3. *Liveness.* Through every node, on every queue: declare, consume, publish with a confirm, be delivered, acknowledge.
@@ -24,6 +24,7 @@ from chaos.sim.convergence import (
     different_bytes,
     different_metadata,
     masters,
+    ready_in,
     unfilled_queues,
     why_not_converged,
 )
@@ -146,7 +147,19 @@ class Ending:
                 if queue is not None and route is not None:
                     known[queue, entry] += len(route.consumers)
         # Counters are equal if only zeros tell them apart.
-        return "" if believed == known else f"consumers (queue, node): clients know {believed}, nodes {known}"
+        if believed != known:
+            return f"consumers (queue, node): clients know {believed}, nodes {known}"
+        return next((why for queue in range(stage.personality.queues) if (why := self._why_not_delivered(queue))), "")
+
+    def _why_not_delivered(self, queue: int) -> str:
+        """Messages that lie in a queue though somebody there would take one."""
+        stage = self._stage
+        consumers = [client for client in stage.consumers if client.place is not None and client.place[0] == queue]
+        waiting = [client.name for client in consumers if client.is_waiting]
+        # Of those that consume one after the other, nobody here knows whose turn it is.
+        is_served = len(waiting) < len(consumers) if stage.personality.has_single_active else not waiting
+        ready = 0 if is_served or not waiting else ready_in(stage.cluster, queue_name(queue))
+        return f"{ready} messages in {queue_name(queue)}, and {', '.join(waiting)} would take some" if ready else ""
 
     # --- drain ---
 

@@ -171,6 +171,22 @@ def test_a_queue_that_delivers_to_nobody_new_is_found(monkeypatch: pytest.Monkey
     assert found(BACKLOG).startswith("not served")
 
 
+def test_a_queue_that_forgets_whom_it_served_before_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes anew, as the probes of the end do, is served."""
+    dispatch = QueueProcess._dispatch
+    tired: dict[QueueProcess, int] = {}
+
+    def serve_newcomers(self: QueueProcess, count_max: int) -> None:
+        if tired.get(self) != len(self._consumers):
+            dispatch(self, count_max)
+        if self.unacked:
+            tired[self] = len(self._consumers)
+
+    monkeypatch.setattr(QueueProcess, "_dispatch", serve_newcomers)
+    one_by_one = schedule((10, "consume", 0, 0), publish(500), prefetch=1)
+    assert found(one_by_one).startswith("stuck: 4 messages in q0, and c0 would take some")
+
+
 def test_masters_that_change_without_a_reason_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster that never comes to rest serves, between two changes."""
     tick = QueueProposals.readmit
