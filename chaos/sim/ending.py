@@ -1,8 +1,8 @@
 """How a run ends: everything is healed, the cluster must converge, hold still, give up what it has, and serve again.
 
 1. *Convergence.* Within `Schedule.quiet_ms` every client must have its answers, no message may lie where a consumer
-   would take it, and `chaos.sim.convergence` must have nothing to complain of, without a break and without a change of any master for `STEADY_S`, and not before `HEARD_S` have passed
-   since the heal.
+   would take it, and `chaos.sim.convergence` must have nothing to complain of, without a break and without a change of
+   any master for `STEADY_S`, and not before `HEARD_S` have passed since the heal.
 2. *Drain.* The clients of the workload leave; what is left in the queues is taken out.
 3. *Liveness.* Through every node, on every queue: declare, consume, publish with a confirm, be delivered, acknowledge.
    A node's queues are tried side by side, on channels of one connection.
