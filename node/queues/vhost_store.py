@@ -307,7 +307,7 @@ class VhostStore:
             stores=self._stores,
             deletions=self._deletions,
             config=self._config,
-            on_unflushed=lambda: self._unflushed.__setitem__(queue_id, None),
+            on_unflushed=lambda: self._called_for_flush(queue_id),
             on_closed=lambda: self._closed(queue_id),
             version=version,
             short_files=self._disk.short_files_in(directory),
@@ -357,6 +357,11 @@ class VhostStore:
                 raise wanting
             yield
         self._given_up.pop(queue_id, None)
+
+    def _called_for_flush(self, queue_id: QueueId) -> None:
+        # Behind the others, also if it called before: it has written that unasked, since it was much.
+        self._unflushed.pop(queue_id, None)
+        self._unflushed[queue_id] = None
 
     def _closed(self, queue_id: QueueId) -> None:
         self._open.pop(queue_id, None)
@@ -439,7 +444,8 @@ class VhostStore:
 
     @property
     def unflushed_since(self) -> int:
-        """Generation in which the first of them collected it: they are flushed in the order in which they called."""
+        """Generation in which the first of them collected it: they are flushed in the order in which they called. (One
+        that tries again what a full disk has refused stands behind younger ones.)"""
         return self._open[next(iter(self._unflushed))].engine.writes.collected_generation
 
     def flush_writes(self, at_most: int = ALL_QUEUES) -> int:

@@ -62,7 +62,8 @@ class Writes:
         self._unflushed_bytes = 0
         self._unflushed_untracked = 0
         self.has_called_for_flush = False
-        #: Generation that was open when the first of what is not flushed was collected.
+        #: Generation that was open when the first of what is not flushed was collected; of settlements that a flush has
+        #: left for the next one, when it did.
         self.collected_generation = 0
         #: (generation in which it was written, the earlier one in which it was collected), of what is not durable yet.
         self._late: deque[tuple[int, int]] = deque()
@@ -135,9 +136,9 @@ class Writes:
         self._unflushed_bytes = self._unflushed_untracked = 0
         self.tokens.flushed(self._last_generation)
         if storage.index.has_unflushed:
-            collected_generation = self.collected_generation
+            # Settlements, for which nobody waits. Were they counted where they were collected, what is published while
+            # every flush leaves some would not be durable before the last of them.
             self.call_for_flush()
-            self.collected_generation = collected_generation
         return has_work
 
     def _written(self) -> None:

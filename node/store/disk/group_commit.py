@@ -45,7 +45,8 @@ class WriteBuffer(Protocol):
 
     @property
     def unflushed_since(self) -> int:
-        """Generation that was open when the first of what is unflushed was collected; asked if there is some."""
+        """Generation that was open when the first of what is unflushed was collected; asked if there is some. Nothing
+        is said of what a full disk has refused."""
 
     def flush_writes(self, at_most: int, /) -> int:
         """Write what so many have collected into their files and mark those dirty; returns how many have written.
@@ -85,7 +86,9 @@ class GroupCommit:
         self.open_generation = 1
         #: Every write stamped with this or less is on disk.
         self.durable_generation = 0
-        #: Everything that was collected by the time this closed is on disk, also what was written in later ones.
+        #: Everything that was collected by the time this closed was written, and is on disk as far as that is ever
+        #: promised of it (not of settlements); but for what a full disk has refused, and for settlements of which one
+        #: flush writes a part only.
         self.complete_generation = 0
         #: Set once by `fail` or `distrust`; no generation becomes durable after it.
         self.failure: StorageError | None = None
