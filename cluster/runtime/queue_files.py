@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -212,7 +212,7 @@ class NodeQueueFiles:
             self._has_unseen |= isinstance(error, ShortageError)
             log.error("the files of vhost %s, which no longer exists, stay on the disk: %s", vhost, error)
 
-    def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> Pieces[None]:
+    def delete_unknown(self, vhosts: Collection[str], known: Container[QueueId]) -> Pieces[None]:
         """Queues of these vhosts, and other vhosts, that were deleted while this node was away. What cannot be deleted
         is tried again. Without descriptors nothing can be seen: then ``on_unseen`` has this called again."""
         self._has_unseen = False
@@ -224,7 +224,7 @@ class NodeQueueFiles:
                 self._has_unseen |= isinstance(error, ShortageError)
                 log.error("vhost %s: files of queues that no longer exist stay on the disk: %s", vhost, error)
 
-    def _delete_unknown_of(self, vhost: str, known: Collection[QueueId]) -> Pieces[None]:
+    def _delete_unknown_of(self, vhost: str, known: Container[QueueId]) -> Pieces[None]:
         if not self._disk.exists(vhost_directory(self._data_dir, vhost)):
             return
         store = self._vhosts.get(vhost) or self._make_vhost(vhost)

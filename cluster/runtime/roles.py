@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from typing import Protocol, cast
 
 from cluster.metadata.events import (
     AccessEnded,
@@ -53,13 +53,30 @@ class Routes(Protocol):
     def routed_queues(self) -> Collection[QueueId]: ...
 
 
+class _Used:
+    """Queues that exist, and those of which this node has yet to follow that they do not: it may have them open."""
+
+    def __init__(self, state: MetadataState, queues: QueueSet) -> None:
+        self._state = state
+        self._queues = queues
+
+    def __contains__(self, queue_id: object) -> bool:
+        return queue_id in self._state.masterships or self._is_held(cast(QueueId, queue_id))
+
+    def _is_held(self, queue_id: QueueId) -> bool:
+        """One of `QueueSet.held_queues`, of which there may be ten thousand."""
+        queues = self._queues
+        is_opening = queues.recovered_percent(queue_id) is not None
+        return is_opening or queue_id in queues.roles or queues.is_failed(queue_id)
+
+
 class Leftovers(Protocol):
     """What the disk holds of queues."""
 
     def vhosts_are(self, vhosts: Collection[str]) -> None:
         """There are no others: what the disk holds of any is deleted."""
 
-    def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> Pieces[None]:
+    def delete_unknown(self, vhosts: Collection[str], known: Container[QueueId]) -> Pieces[None]:
         """Delete other vhosts than these, and queues of these that are not ``known`` at the beginning of one. What
         cannot be deleted stays, or is tried again."""
 
@@ -164,18 +181,17 @@ class Roles:
             if queue_id not in known:
                 self._routes.queue_deleted(queue_id)
                 yield
-        yield from self._delete_leftovers(known)
+        yield from self._delete_leftovers()
 
     def look_for_leftovers(self) -> None:
         """Descriptors were wanting when this node looked for what it has of what was deleted: look again."""
         if not self._is_active or self._records.is_changing:
             return  # the next time, then
-        known = {*self._state.masterships, *[queue.queue_id for queue in self._queues.held_queues()]}
-        at_once(self._delete_leftovers(known))
+        at_once(self._delete_leftovers())
 
-    def _delete_leftovers(self, known: Collection[QueueId]) -> Pieces[None]:
+    def _delete_leftovers(self) -> Pieces[None]:
         try:
-            yield from self._files.delete_unknown(self._state.topology.vhosts(), known)
+            yield from self._files.delete_unknown(self._state.topology.vhosts(), _Used(self._state, self._queues))
         except Exception:
             log.exception("files of queues that no longer exist stay on the disk")
 

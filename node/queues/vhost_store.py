@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -375,7 +375,7 @@ class VhostStore:
         """Every queue that has a directory. Its name is empty if the crash came before the stub was durable."""
         return list(self.unknown_queues(()))
 
-    def unknown_queues(self, known: Collection[QueueId]) -> Iterator[tuple[QueueId, QueueName]]:
+    def unknown_queues(self, known: Container[QueueId]) -> Iterator[tuple[QueueId, QueueName]]:
         """Those that have a directory now and are not ``known`` now, each read when it is asked for. Raises
         `StorageError` if it cannot be told which there are."""
         for queue_id in [queue_id for queue_id in self._queue_ids() if queue_id not in known]:

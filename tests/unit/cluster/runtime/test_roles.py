@@ -8,20 +8,21 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from cluster.metadata.commands import ChangeTopology, DropMirror, MoveMaster, NodeDown, SetPolicy
+from cluster.metadata.codec import encode_request
+from cluster.metadata.commands import ChangeTopology, DropMirror, MoveMaster, NodeDown, Request, RequestId, SetPolicy
 from cluster.metadata.records import PolicyRecord
 from cluster.runtime.out_of_service import FAILURE_REPEAT_MS
 from cluster.runtime.queue_files import DELETE_AGAIN_EVERY_MS
 from cluster.runtime.queue_role import MasterRole
 from cluster.runtime.roles import TAKE_UP_SLICE_S
 from node.errors import DiskFullError, StorageError
-from node.ids import Incarnation, QueueId
+from node.ids import Incarnation, NodeName, QueueId
 from node.pieces import at_once
 from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VHOSTS_NAME
 from node.routing.router import Router
 from node.store.steps import Steps
-from node.topology.commands import Bind, DeclareExchange, DeleteQueue
+from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteQueue, DeleteVhost
 from node.topology.records import QueueRecord
 from tests.support.runtime_bench import N1, N2, N3, RuntimeBench
 
@@ -108,6 +109,42 @@ async def test_files_of_what_was_deleted_meanwhile_are_looked_for_again_when_the
     assert not [path for path in bench.disk.snapshot() if f"/queues/{gone}/" in path]
     assert not bench.disk.exists(f"/data/{VHOSTS_NAME}/of another")
     assert kept in bench.runtime.queues.roles, "nothing else goes"
+
+
+async def test_what_is_deleted_while_files_of_what_was_are_looked_for_is_left_to_who_follows_it(
+    bench: RuntimeBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is in no record any more, and open here until its turn has come."""
+    gone: list[QueueId] = []
+    for vhost in ("/", "other", "third"):
+        if vhost != "/":
+            bench.log.commit(ChangeTopology(CreateVhost(vhost), N1))
+        gone.append(bench.log.commit(ChangeTopology(DeclareQueue(vhost, "gone", durable=True), N1)).queue_id)
+    await bench.settle()
+    bench.runtime.queues.close()
+    bench.stand_aside()
+    for vhost, queue_id in zip(("/", "other", "third"), gone, strict=True):
+        bench.log.commit(ChangeTopology(DeleteQueue(vhost, "gone", queue_id), N1))
+    bench.look_s = TAKE_UP_SLICE_S
+    taking = asyncio.create_task(bench.runtime.roles.take_up_all())
+    await asyncio.sleep(0)
+    for name in "ab":
+        bench.log.commit(ChangeTopology(DeclareQueue("other", name, durable=True), N1))
+    assert len(bench.runtime.queues.roles) == 2
+    bench.log.index += 1
+    request_id = RequestId(NodeName("test"), Incarnation(1), bench.log.index)
+    payload = encode_request(Request(request_id, ChangeTopology(DeleteVhost("other"), N1)))
+    following = bench.runtime.metadata.apply_in_pieces(bench.log.index, payload)
+    next(following)
+    while bench.runtime.records.is_changing:
+        next(following)
+    await taking
+    assert bench.runtime.queues.roles, "the turn of one is still to come"
+    at_once(following)
+    await bench.settle()
+    assert not bench.runtime.queues.roles
+    assert not [path for path in bench.disk.snapshot() if "/queues/" in path], "all of it goes"
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_nothing_is_followed_after_the_end(bench: RuntimeBench) -> None:
