@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 PROGRESS_EVERY_S = 2.0
 #: While garbage piles up in some vhosts, every so many steps are for whichever is next, so that none is forgotten.
 STEPS_PER_OTHER = 8
+_UNCLOSED = "vhost %s could not be closed in order, the next start scans its files: %s"
 _UNDELETED = "the files of queue %d could not be deleted yet, which is tried again: %s"
 #: A deletion that the disk refused is tried again as often.
 DELETE_AGAIN_EVERY_MS = 10_000
@@ -327,13 +328,15 @@ class NodeQueueFiles:
         assert self._urgent.keys() <= self._vhosts.keys(), "garbage piles up in vhosts that are there"
 
     def close(self) -> None:
-        """After every queue was closed. What cannot be closed in order, on a full disk for example, is recovered by a
-        scan of the next start, and keeps nothing else from its end."""
+        """After every queue was closed. What cannot be closed in order, on a full disk or by a mistake of ours, is
+        recovered by a scan of the next start, and keeps nothing else from its end."""
         for vhost, store in self._vhosts.items():
             try:
                 store.close()
             except StorageError as error:
-                log.error("vhost %s could not be closed in order, the next start scans its files: %s", vhost, error)
+                log.error(_UNCLOSED, vhost, error)
+            except Exception as error:
+                log.error(_UNCLOSED, vhost, repr(error), exc_info=error)
         self._vhosts.clear()
         self._urgent.clear()
         self._gone.clear()

@@ -514,8 +514,11 @@ class VariableQueue:
 
     def delete(self) -> None:
         """See `BackingQueue.delete`."""
-        self._storage.delete()
-        self.writes.fail(StorageError("it was deleted"))
+        try:
+            self._storage.delete()
+        finally:
+            # Nobody may write any more, also if the disk kept the files.
+            self.writes.fail(StorageError("it was deleted"))
 
     def check_invariants(self) -> None:
         """See `BackingQueue.check_invariants`."""

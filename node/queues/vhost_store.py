@@ -555,8 +555,8 @@ class VhostStore:
         self._disk.abandon()
 
     def close(self) -> None:
-        """Clean stop of the queues that are still open, then of the shared store. Raises `StorageError`: what was left
-        open is closed as it is, and the next start scans."""
+        """Clean stop of the queues that are still open, then of the shared store. Raises `StorageError`: then, as after
+        a mistake, what was left open is closed as it is, and the next start scans."""
         if not self.is_open:
             # The next start begins anew.
             self.give_up_opening()
@@ -572,7 +572,7 @@ class VhostStore:
             for store in self._stores:
                 store.close()
             self._disk.close()
-        except StorageError:
+        except BaseException:
             for store in self._stores:
                 store.abandon()
             self._disk.abandon()

@@ -147,7 +147,8 @@ class Removals:
             try:
                 for _ in deletion.references:
                     return FILES_PER_STEP
-            except StorageError as error:
+            except Exception as error:
+                # Nor after a mistake: what gave them back is at its end.
                 self._unreleased(deletion, error)
             deletion.removal = remove_below(self._disk, deletion.directory)
         for _ in deletion.removal:
@@ -156,8 +157,10 @@ class Removals:
         self._waiting.popleft()
         return 1
 
-    def _unreleased(self, deletion: _Deletion, error: StorageError) -> None:
-        log.warning("%s of a deleted queue: some references are not given back: %s", deletion.directory, error)
+    def _unreleased(self, deletion: _Deletion, error: Exception) -> None:
+        mistake = None if isinstance(error, StorageError) else error
+        text = "%s of a deleted queue: some references are not given back: %s"
+        log.warning(text, deletion.directory, repr(error) if mistake else error, exc_info=mistake)
         self.on_unreleased()
 
     def check_invariants(self) -> None:
@@ -211,7 +214,7 @@ class Deletions(Removals):
             try:
                 for _ in deletion.references if deletion.generation else ():
                     pass
-            except StorageError as error:
+            except Exception as error:
                 self._unreleased(deletion, error)
 
 

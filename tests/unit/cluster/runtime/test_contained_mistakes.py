@@ -11,14 +11,19 @@ import pytest
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.runtime import queue_set
+from cluster.runtime.queue_files import NodeQueueFiles
 from node.pieces import at_once
 from node.queues.digests import SegmentDigests
 from node.queues.local_replica import LocalReplica
 from node.queues.options import QueueOptions
 from node.queues.queue_process import QueueProcess
 from node.queues.stages import Stages
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.simulated import SimulatedDisk
+from node.store.shared.config import StoreConfig
 from node.topology.records import QueueRecord
 from tests.support.queue_sets import N1, N2, QueueSetNetwork, QueueSetNode, mastership, queue_record
+from tests.support.stores import DATA_DIRECTORY, open_at_once, run_sync_round
 
 Q, OTHER = queue_record(7), queue_record(8)
 
@@ -278,3 +283,23 @@ def test_a_queue_that_cannot_be_cared_for(
     node.files.maintain(2000)
     node.turn()
     is_contained(node, caplog)
+
+
+def test_a_mistake_in_closing_one_vhost_keeps_no_other_from_a_clean_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimulatedDisk()
+
+    def start() -> NodeQueueFiles:
+        commit = GroupCommit()
+        files = NodeQueueFiles(disk, DATA_DIRECTORY, commit, StoreConfig(), lambda: 0.0)
+        queues = [open_at_once(files, queue) for queue in (Q, replace(OTHER, vhost="other"))]
+        run_sync_round(commit)
+        for queue in queues:
+            queue.terminate()
+        return files
+
+    files = start()
+    with monkeypatch.context() as patch:
+        patch.setattr(files._vhosts[Q.vhost]._stores.persistent, "close", mistake)
+        files.close()
+    assert disk.open_handles == 0
+    assert [store.store_recovery.clean for store in start()._vhosts.values()] == [False, True]

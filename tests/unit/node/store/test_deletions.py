@@ -15,6 +15,7 @@ from node.store.deletions import FILES_PER_STEP, STEPS_TO_NEXT_TRY
 from node.store.disk.disk import DiskFile
 from node.store.disk.simulated import CrashStyle
 from node.store.shared.config import StoreConfig
+from node.store.shared.msg_store import MessageStore
 from tests.support.backing_queue_contract import counters
 from tests.support.messages import publications
 from tests.support.stores import QUEUE_ID, StoreHarness
@@ -265,6 +266,9 @@ def test_a_directory_that_cannot_be_moved_stays(harness: StoreHarness, monkeypat
         patch.setattr(harness.disk, "rename", refuse)
         with pytest.raises(StorageError, match="rename failed"):
             queue.delete()
+    with pytest.raises(StorageError, match="out of service"):
+        queue.publish(publications(21, 1))
+    assert not harness.store.has_unflushed, "nobody is left who would write it"
     assert harness.crash().ready == 20
 
 
@@ -350,6 +354,29 @@ def test_of_a_deleted_queue_that_cannot_be_read_it_is_said_and_the_files_go(
     with caplog.at_level(logging.WARNING):
         maintain_until_gone(harness)
     assert "some references are not given back" in caplog.text
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_mistake_in_giving_back_is_counted_by_the_next_start_and_the_files_go(
+    harness: StoreHarness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, stops: bool
+) -> None:
+    """What is done for all queues, and the stop of the node, goes on."""
+
+    def err(_store: MessageStore, _msg_ids: object) -> None:
+        raise KeyError("a mistake of ours")
+
+    queue, _ = fan_out(harness, 16)
+    queue.purge()
+    queue.delete()
+    harness.sync()
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageStore, "release_many", err)
+        if not stops:
+            maintain_until_gone(harness)
+        harness.store.close()
+    assert "some references are not given back: KeyError" in caplog.text
+    harness.start()
+    assert not harness.store.store_recovery.clean, "it was counted anew"
 
 
 @pytest.mark.parametrize("was_open", [True, False])
