@@ -198,9 +198,23 @@ class ConvertingIndex:
             first = next(old.live(position, _END))
             position = old.segment_end(first)
             if new.count_live(first, position):
-                entries = old.entries(first, position, position - first)
-                self._in_both.update({seq_id: paged for seq_id, paged in entries if new.is_live(seq_id)})
+                self._compare(old, first, position)
         old.flush(old.segment_end(self._next_seq_id))
+
+    def _compare(self, old: QueueIndex, first: int, end: int) -> None:
+        """Find out which of these positions are in both. One may have been used again (a mirror whose tail was
+        replaced), and its ack in old be lost: then old has another message there, and new is right."""
+        in_new = dict(self._new.entries(first, end, end - first))
+        replaced: list[tuple[int, PagedMessage]] = []
+        for seq_id, paged in old.entries(first, end, end - first):
+            if seq_id not in in_new:
+                continue
+            if in_new[seq_id].msg_id == paged.msg_id:
+                self._in_both[seq_id] = paged
+            else:
+                replaced.append((seq_id, paged))
+        if replaced:
+            old.settle([seq_id for seq_id, _ in replaced], [paged for _, paged in replaced])
 
     def step(self, count_max: int) -> bool:
         """Copy up to ``count_max`` entries and settle what is due; false when the conversion is finished.

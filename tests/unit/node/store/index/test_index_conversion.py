@@ -333,3 +333,24 @@ def test_a_conversion_ends_when_old_owes_no_reference_any_more(
     references.append(driver.persistent_store.references.total())
     assert references[-1] == 0
     assert max(before - after for before, after in pairwise(references)) == 2
+
+
+@pytest.mark.parametrize("is_big", [False, True])
+def test_what_a_crash_brings_back_into_old_where_another_message_is_in_new_is_not_in_both(
+    driver: ConvertingDriver, is_big: bool
+) -> None:
+    """A mirror whose tail was replaced: the acks in old are not synced, what came in their places is."""
+    driver.publish(6, big=is_big)
+    driver.sync()
+    driver.begin()
+    driver.settle_range(4, 6)
+    driver.publish_at({seq_id: driver.message(big=is_big) for seq_id in (4, 5)})
+    driver.sync()
+    driver.crash(CrashStyle.DROP, 0)
+    driver.after_recovery(driver.verify_crash())
+    assert list(driver.old.live(0, 9)) == [0, 1, 2, 3]
+    driver.check()
+    found = driver.index.msg_ids(0, 6)
+    assert [found[at * 16 : at * 16 + 16] for at in range(6)] == [driver.live[at].msg_id for at in range(6)]
+    driver.finish()
+    driver.check()
