@@ -272,7 +272,8 @@ class QueueSet:
         self._unclaimed = result
         self._take(queue, record, None)
         if self._followed != queue.queue_id and queue.queue_id in self._processes:
-            self._effects.role_began(record)
+            with self._guarded(queue.queue_id):
+                self._effects.role_began(record)
 
     def _forget_opening(self, queue_id: QueueId) -> None:
         if self._opening.pop(queue_id, None) is not None:

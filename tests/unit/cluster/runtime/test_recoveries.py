@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from cluster.metadata.records import MastershipRecord
 from cluster.runtime import recoveries
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.recoveries import BEGUN_MAX
@@ -181,6 +182,25 @@ def test_a_smaller_queue_comes_before_a_big_one_that_has_begun() -> None:
     assert not is_master(node)
     node.turn()
     assert [record.queue_id for record in node.began] == [SMALL.queue_id, Q.queue_id]
+
+
+def test_a_queue_whose_channels_cannot_be_told_keeps_no_other_from_its_recovery(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = crashed_node()
+    began = node.role_began
+
+    def tell(record: MastershipRecord) -> None:
+        if record.queue_id == Q.queue_id:
+            raise TypeError("a mistake of ours")
+        began(record)
+
+    monkeypatch.setattr(node, "role_began", tell)
+    for queue in (Q, SMALL):
+        node.queues.follow(queue, mastership(queue, N1))
+    turns_until(node, lambda: node.role(SMALL) == "master" and Q.queue_id not in node.queues._recoveries)
+    assert [record.queue_id for record in node.began] == [SMALL.queue_id]
+    assert [record.queue_id for record in node.failed] == [Q.queue_id]
 
 
 def test_few_are_under_way_at_the_same_time() -> None:
