@@ -284,6 +284,9 @@ class NodeQueueFiles:
             self._delete_now(store, vhost, queue_id)
         except StorageError as error:
             log.error(_UNDELETED, queue_id, error)
+        except Exception:
+            # The vhost is open: nothing may pass for its opening having failed, or it would be opened a second time.
+            log.exception("the files of queue %d could not be deleted and stay on the disk", queue_id)
 
     # --- care ---
 

@@ -18,9 +18,11 @@ from node.queues.local_replica import LocalReplica
 from node.queues.options import QueueOptions
 from node.queues.queue_process import QueueProcess
 from node.queues.stages import Stages
+from node.queues.vhost_store import VhostStore
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import SimulatedDisk
 from node.store.shared.config import StoreConfig
+from node.store.steps import run_through
 from node.topology.records import QueueRecord
 from tests.support.queue_sets import N1, N2, QueueSetNetwork, QueueSetNode, mastership, queue_record
 from tests.support.stores import DATA_DIRECTORY, open_at_once, run_sync_round
@@ -283,6 +285,22 @@ def test_a_queue_that_cannot_be_cared_for(
     node.files.maintain(2000)
     node.turn()
     is_contained(node, caplog)
+
+
+def test_a_mistake_about_a_queue_that_waits_to_be_deleted_is_none_of_the_opening_of_its_vhost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = SimulatedDisk()
+    files = NodeQueueFiles(disk, DATA_DIRECTORY, GroupCommit(), StoreConfig(), lambda: 0.0)
+    opening = files.vhost_opening(Q.vhost)
+    files.delete_queue(Q)
+    assert opening is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(VhostStore, "delete_queue_directory", mistake)
+        run_through(opening)
+    assert f"the files of queue {Q.queue_id} could not be deleted" in caplog.text
+    assert open_at_once(files, Q).ready == 0
+    files.close()
 
 
 def test_a_mistake_in_closing_one_vhost_keeps_no_other_from_a_clean_end(monkeypatch: pytest.MonkeyPatch) -> None:
