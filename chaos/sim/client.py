@@ -96,6 +96,8 @@ class Channel:
         self.label = 0
         self.entry = 0
         self.published = 0
+        #: Of the last delivery.
+        self._delivered_tag = 0
         self.closed: ClosedError | None = None
         #: Of the last basic.ack or basic.nack: (sequence number, multiple, was it an ack).
         self.on_confirm: Callable[[int, bool, bool], None] = _nothing
@@ -211,9 +213,10 @@ class Channel:
     async def cancel(self, tag: str) -> None:
         await self._ask(commands.Basic.Cancel(consumer_tag=tag), commands.Basic.CancelOk)
 
-    async def recover(self) -> None:
-        """Everything unacked goes back to its queues."""
-        await self._ask(commands.Basic.Recover(requeue=True), commands.Basic.RecoverOk)
+    async def recover(self) -> int:
+        """Everything unacked goes back to its queues. Up to which tag: what is delivered behind the answer is new."""
+        tag: int = await self._ask(commands.Basic.Recover(requeue=True), commands.Basic.RecoverOk)
+        return tag
 
     async def flow(self, is_active: bool) -> None:
         await self._ask(commands.Channel.Flow(is_active), commands.Channel.FlowOk)
@@ -300,7 +303,7 @@ class Channel:
                 self.connection.send(frame.marshal(commands.Channel.CloseOk(), self.number))
                 self.lost(ClosedError(method.reply_code or 0, method.reply_text))
         elif self.closed is None:
-            self._answered(method, self.heard_us if isinstance(method, commands.Tx.CommitOk) else None)
+            self._answered(method, self._facts_of(method))
 
     def _begin_content(self, content: header.ContentHeader) -> None:
         if self._content is None:
@@ -328,9 +331,16 @@ class Channel:
         elif isinstance(method, commands.Basic.GetOk):
             self._answered(method, Delivered("", method.delivery_tag or 0, bool(method.redelivered), data, sent_s))
         elif isinstance(method, commands.Basic.Deliver):
+            self._delivered_tag = method.delivery_tag or 0
             self.on_deliver(
-                Delivered(method.consumer_tag or "", method.delivery_tag or 0, bool(method.redelivered), data, sent_s)
+                Delivered(method.consumer_tag or "", self._delivered_tag, bool(method.redelivered), data, sent_s)
             )
+
+    def _facts_of(self, answer: Frame) -> object:
+        """What whoever waits cannot know any more when it has its turn; ``None`` if nothing."""
+        if isinstance(answer, commands.Tx.CommitOk):
+            return self.heard_us
+        return self._delivered_tag if isinstance(answer, commands.Basic.RecoverOk) else None
 
     def _answered(self, method: Frame, value: object = None) -> None:
         if not self._waiting:

@@ -160,11 +160,13 @@ class Consumer(Client):
             self.process.create_task(self._recover(channel))
 
     async def _recover(self, channel: Channel) -> None:
+        asked_tag = self._last_tag
         with suppress(*TROUBLE):
-            await channel.recover()
+            recovered_tag = await channel.recover()
             if channel is self.channel:
-                self._recovered_tag = self._last_tag
-                self._held.clear()
+                # What came meanwhile was given back, or is held: nobody here knows.
+                self._recovered_tag = recovered_tag
+                self._held = {tag for tag in self._held if tag > asked_tag}
                 self.world.note("a channel recovered its deliveries")
         if channel is self.channel:
             self._is_recovering = False
