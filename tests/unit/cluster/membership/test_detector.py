@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cluster.membership.detector import (
     DetectorConfig,
     FailureDetector,
@@ -57,6 +59,16 @@ def test_a_peer_that_speaks_again_is_up() -> None:
     watch.tick(9000)
     assert watch.heard(N2, 9001) == [VerdictChange(N2, Verdict.UP)]
     assert watch.heard(N2, 9002) == []
+
+
+@pytest.mark.parametrize("silence_ms", [900, 4900, 9000])
+def test_the_silence_of_a_life_that_is_over_is_not_that_of_the_next(silence_ms: int) -> None:
+    watch = detector()
+    watch.tick(silence_ms)
+    watch.begins_anew(N2, silence_ms)
+    watch.tick(silence_ms + 4900)
+    assert watch.verdict(N2) is Verdict.SUSPECT
+    assert VerdictChange(N2, Verdict.DOWN) in watch.tick(silence_ms + 5000)
 
 
 def test_a_node_that_is_not_watched_is_not_judged() -> None:
