@@ -13,6 +13,7 @@ from cluster.sessions.questions import Question
 from node.flow.credit import BETWEEN_NODES
 from node.ids import NodeName, SeqId
 from node.message import iter_envelopes
+from node.queues.events import ConsumerSpec
 from tests.support.entry_bench import EntryBench
 from tests.support.session_network import QUEUE, RecordingSink, message
 
@@ -116,6 +117,20 @@ def test_while_nothing_waits_a_congested_link_holds_up_publishes_only(opened: En
     closes_link(opened)
     opened.entry.settle_ack(opened.channel, QUEUE, 1, [SeqId(0)])
     assert opened.told() == ["n2 settle 1"]
+
+
+def test_consumers_are_attached_again_however_much_waits(opened: EntryBench) -> None:
+    """A queue that goes with its last consumer waits for them, but not for ever."""
+    opened.consumes(1, ConsumerSpec("tag", no_ack=False, exclusive=False))
+    opened.publishes(2)
+    closes_link(opened)
+    opened.moves("n3", 2)
+    opened.link_comes("n3")
+    opened.accepts(2)
+    assert opened.told() == ["n3 open 2", "n3 consume 2"]
+    opened.link_bytes = MEBIBYTE
+    opened.entry.link_free(NodeName("n3"))
+    assert opened.told() == ["n3 publish 2: 2 resent"]
 
 
 def test_what_waited_when_its_session_ended_was_never_sent(opened: EntryBench) -> None:

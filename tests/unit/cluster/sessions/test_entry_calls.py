@@ -407,7 +407,7 @@ def test_a_start_whose_answer_came_with_the_move_is_asked_of_the_new_master_once
     assert opened.proceeds(call) is not None
 
 
-def test_consumers_are_attached_at_every_master_after_the_publishes(opened: EntryBench) -> None:
+def test_consumers_are_attached_at_every_master_before_the_publishes(opened: EntryBench) -> None:
     opened.consumes(1, CONSUMER)
     opened.publishes(2)
     opened.moves("n3", 2)
@@ -418,11 +418,11 @@ def test_consumers_are_attached_at_every_master_after_the_publishes(opened: Entr
     assert opened.told() == [
         "n2 publish 1: 2",
         "n3 open 2",
-        "n3 publish 2: 2 resent",
         "n3 consume 2",
+        "n3 publish 2: 2 resent",
         "n3 open 3",
-        "n3 publish 3: 2 resent",
         "n3 consume 3",
+        "n3 publish 3: 2 resent",
     ]
     assert opened.sink.cancelled == []
 
