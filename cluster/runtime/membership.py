@@ -144,8 +144,8 @@ class Membership:
         self._proposed_down: dict[NodeName, asyncio.Task[object]] = {}
         #: Peers that said goodbye, and were not heard of as up since (a dict for its order).
         self._stopped: dict[NodeName, None] = {}
-        #: Links that have come up so far.
-        self.links_made = 0
+        #: Links that have come up so far, and peers that were declared up: each has yet to say anew what it has here.
+        self.arrivals = 0
         #: Incarnations of the peers that this node is linked with.
         self._linked_lives: dict[NodeName, Incarnation] = {}
         #: And of those that it was linked with last.
@@ -239,7 +239,7 @@ class Membership:
     def link_up(self, peer: NodeName, incarnation: Incarnation) -> None:
         """Both directions work: every conversation begins anew."""
         self.heard(peer)
-        self.links_made += 1
+        self.arrivals += 1
         self._linked_lives[peer] = self._met_lives[peer] = incarnation
         self._metadata.consensus.link_up(peer)
         self._links.send(peer, self._alarms.own_alarms())
@@ -336,6 +336,7 @@ class Membership:
                 log.warning("the cluster declared this node down, but it is alive: announcing it again")
                 self._presence.say()
         elif event.new is not None and is_up:
+            self.arrivals += 1
             self._stopped.pop(event.node, None)
             self._alarms.node_up(event.node)
             if self._met_lives.get(event.node, Incarnation(0)) < event.new.incarnation:

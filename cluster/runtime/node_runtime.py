@@ -26,6 +26,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from cluster.membership.detector import Verdict
 from cluster.metadata.records import MastershipRecord
 from cluster.raft.messages import Message
 from cluster.runtime.background import Background
@@ -150,7 +151,7 @@ class NodeRuntime:
             slice_pieces=surroundings.slice_pieces,
         )
         files.on_queue_changed = self.queues.touch
-        self.deletions = QueueDeletions(self.node, self.metadata, self.queues, self.background, self._links_made)
+        self.deletions = QueueDeletions(self.node, self.metadata, self.queues, self.background, self._arrivals)
         self.queues.on_deletion_open = self.deletions.settle
         files.on_vhost_wanted = self.queues.open_vhost
         files.is_vhost_awaited = self.queues.awaits_vhost
@@ -323,11 +324,14 @@ class NodeRuntime:
         """Members that this node cannot speak to."""
         return [name for name in self.member_names() if name != self.node and not self.links.is_up(name)]
 
-    def _links_made(self) -> int | None:
-        """How many links have come up so far; ``None`` while there is none with some node that counts as up."""
+    def _arrivals(self) -> int | None:
+        """See `Membership.arrivals`; ``None`` while some node that counts as up is not linked, or stands still."""
         members = self.metadata.state.members.values()
         others = [member.node for member in members if member.is_up and member.node != self.node]
-        return self.membership.links_made if all(map(self.links.is_up, others)) else None
+        return self.membership.arrivals if all(map(self._is_at_work, others)) else None
+
+    def _is_at_work(self, peer: NodeName) -> bool:
+        return self.links.is_up(peer) and self.membership.verdict(peer) is Verdict.UP
 
     def _recover(self, job: Job, on_done: Callable[[BaseException | None], None]) -> None:
         """What a recovery waits for is done beside the loop."""

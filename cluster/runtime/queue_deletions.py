@@ -9,9 +9,9 @@ nobody began to consume, so whenever it comes about, the deletion is what was as
 *Auto-delete.* A queue goes when its last consumer is cancelled, or the channel or node of that consumer is gone. It is
 sealed within the call that took the consumer away, so nobody sees it without. A consumer whose node is merely cut off
 will be attached again; so will those of all nodes after a change of masters. Then the queue is looked at again when
-every node that counts as up could have done so, since it has said that it knows the master and has had a link to it for
-a while, and deleted if there still is no consumer. Until then it is not deleted either because those that are there are
-cancelled: who cancels the last of them is answered before the queue goes. That there ever was one
+every node that counts as up could have done so, since it has said that it knows the master, and has been heard over one
+link to it for a while, and deleted if there still is no consumer. Until then it is not deleted either because those
+that are there are cancelled: who cancels the last of them is answered before the queue goes. That there ever was one
 is committed when the master has taken the first one (`note_consumer`): those who had it may all be gone with one
 machine, and a master that knows nothing of it would keep the queue for ever, like one that nobody has consumed yet.
 So it does if that machine is lost before the commit, of which the consumer hears nothing: the other order would have a
@@ -58,8 +58,8 @@ class SealedQueues(Protocol):
 
 
 class QueueDeletions:
-    """See the top of this module. ``links_made``: how many links have come up so far, with whatever node; ``None``
-    while a node that counts as up cannot be spoken to."""
+    """See the top of this module. ``arrivals``: how many links have come up so far, and nodes were declared up;
+    ``None`` while a node that counts as up cannot be spoken to, or stands still."""
 
     def __init__(
         self,
@@ -67,13 +67,13 @@ class QueueDeletions:
         metadata: MetadataGroup,
         queues: SealedQueues,
         background: Background,
-        links_made: Callable[[], int | None],
+        arrivals: Callable[[], int | None],
     ) -> None:
         self._node = node
         self._metadata = metadata
         self._queues = queues
         self._background = background
-        self._links_made = links_made
+        self._arrivals = arrivals
         #: Deletions that are being decided.
         self._deciding: dict[QueueId, Epoch] = {}
         #: Auto-delete queues of which it is being noted that they had a consumer.
@@ -143,10 +143,10 @@ class QueueDeletions:
                     # Whoever has applied so much knows of this mastership.
                     watched, index = process, self._metadata.state.applied_index
                 await asyncio.sleep(REATTACH_S)
-                # Linked through a whole pause, in one mastership, which all knew when it began: in between everybody
-                # could say what he has.
-                links = self._links_made() if await self._metadata.is_visible(index) else None
-                reached = None if links is None else (process, links)
+                # The same nodes were linked through a whole pause and heard at both its ends, in one mastership, which
+                # all knew when it began: in between everybody could say what he has.
+                arrivals = self._arrivals() if await self._metadata.is_visible(index) else None
+                reached = None if arrivals is None else (process, arrivals)
                 is_same = process is self._queues.process(queue_id)
                 if is_same and reached is not None and reached == was_reached and self._delete_if_unused(queue):
                     return

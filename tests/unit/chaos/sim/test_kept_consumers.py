@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from chaos.sim.client import Channel
+from chaos.sim.taps import tapped
 from cluster.metadata.commands import ChangeTopology, MoveMaster
+from cluster.sessions.host import SessionHost
 from node.ids import NodeName
 from node.topology.commands import DeclareQueue
 from tests.support.sim_lab import Lab
@@ -45,6 +47,35 @@ def test_a_consumer_whose_node_stands_still_while_the_master_moves_keeps_its_que
     lab.pass_time(5)
     assert lab.record("n1", "q") is not None
     assert lab.ready("n1", "q") == COUNT - 1, "the consumer is there, and holds one"
+    assert not consuming.done()
+
+
+def test_a_consumer_whose_node_stands_still_before_it_can_attach_it_keeps_its_queue(founded_lab: Lab) -> None:
+    """It has heard of the move, and has asked the new master for a session."""
+    lab = founded_lab
+    lab.set_policy("n1", {"ha-mode": "all", "ha-sync-mode": "automatic"})
+    lab.change("n1", ChangeTopology(DeclareQueue("/", "q", durable=True, auto_delete=True), NodeName("n1")))
+    lab.until_converged()
+    consuming = lab.begin_to_use("n3", Consumer().consume)
+    lab.publish("n1", "q", COUNT)
+    lab.until_converged()
+    record = lab.record("n1", "q")
+    assert record is not None
+    asked: list[NodeName] = []
+
+    def hear(_host: SessionHost, _result: object, node: NodeName, _message: object) -> None:
+        if node == "n3" and not asked:
+            asked.append(node)
+            lab.cluster.pause(node)
+
+    with tapped(SessionHost, "_open", hear):
+        lab.change("n1", MoveMaster(record.queue_id, record.epoch, NodeName("n2")))
+        lab.pass_time(3.5)
+    assert asked
+    lab.cluster.pause_end("n3")
+    lab.pass_time(5)
+    assert lab.record("n1", "q") is not None
+    assert lab.ready("n1", "q") == COUNT - 1
     assert not consuming.done()
 
 

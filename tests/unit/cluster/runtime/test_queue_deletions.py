@@ -471,6 +471,34 @@ async def test_a_consumer_keeps_its_queue_as_long_as_its_link_comes_and_goes(ben
     assert not exists(bench, queue_id)
 
 
+async def test_a_consumer_keeps_its_queue_while_its_node_stands_still(bench: RuntimeBench) -> None:
+    """It has heard of the failover, and asked for a session."""
+    queue_id = declare(bench, auto_delete=True)
+    bench.log.commit(ChangeTopology(NoteConsumer("/", "q", queue_id), N2))
+    move_there_and_back(bench, queue_id)
+    await bench.pass_time(1500, heard=[N3])
+    assert exists(bench, queue_id)
+    await bench.pass_time(100)
+    assert not exists(bench, queue_id), "it has been heard since, and has said nothing of a consumer"
+
+
+async def test_a_node_that_was_declared_up_has_its_time_to_attach_its_consumers(bench: RuntimeBench) -> None:
+    """Its link was up all the time, and it counts only from now on."""
+    queue_id = declare(bench, auto_delete=True)
+    bench.log.commit(ChangeTopology(NoteConsumer("/", "q", queue_id), N2))
+    bench.log.is_visible = False
+    move_there_and_back(bench, queue_id)
+    await bench.settle()
+    bench.log.is_visible = True
+    bench.log.commit(NodeDown(N2, Incarnation(1)))
+    await asyncio.sleep(0)
+    bench.log.commit(NodeUp(N2, Incarnation(1), "n2:1", "n2:2", NEWEST_PROTOCOL))
+    await asyncio.sleep(0)
+    assert not process_of(bench, queue_id).is_sealed
+    await bench.settle()
+    assert not exists(bench, queue_id)
+
+
 async def test_a_new_master_hears_from_the_entry_nodes_that_a_queue_was_consumed(bench: RuntimeBench) -> None:
     queue_id = declare(bench, auto_delete=True)
     move_there_and_back(bench, queue_id)
