@@ -88,11 +88,12 @@ class FailureDetector:
         return self._judge(peer, state, Verdict.UP)
 
     def begins_anew(self, peer: NodeName, now_ms: int) -> None:
-        """The peer is known, from others, to have started again: the verdict was about its life before, and so was the
-        silence. It is neither dead nor silent before it has had as long as anybody to be heard."""
+        """The peer is known, from others, to have started again: the verdict was about its life before, and so were the
+        silence and the link. It is neither dead nor silent before it has had as long as anybody to be heard."""
         state = self._peers.get(peer)
         if state is not None:
             state.heard_ms = max(state.heard_ms, now_ms)
+            state.is_reset = False  # that nobody listened there may be told late
             if state.verdict is Verdict.DOWN:
                 state.verdict = Verdict.SUSPECT
 

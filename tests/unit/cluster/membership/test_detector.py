@@ -71,6 +71,16 @@ def test_the_silence_of_a_life_that_is_over_is_not_that_of_the_next(silence_ms: 
     assert VerdictChange(N2, Verdict.DOWN) in watch.tick(silence_ms + 5000)
 
 
+def test_that_nobody_listened_between_two_lives_says_nothing_of_the_second() -> None:
+    """It may be told after the second has come to be known."""
+    watch = detector()
+    watch.link_reset(N2)
+    watch.begins_anew(N2, 100)
+    assert watch.reconnect_refused(N2) == []
+    assert watch.verdict(N2) is Verdict.SUSPECT
+    watch.check_invariants()
+
+
 def test_a_node_that_is_not_watched_is_not_judged() -> None:
     watch = FailureDetector(CONFIG, [N3], now_ms=0)
     assert watch.link_reset(N2) == watch.reconnect_refused(N2) == watch.heard(N2, 1) == []
