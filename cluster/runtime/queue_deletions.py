@@ -78,8 +78,9 @@ class QueueDeletions:
         self._deciding: dict[QueueId, Epoch] = {}
         #: Auto-delete queues of which it is being noted that they had a consumer.
         self._noting: dict[QueueId, None] = {}
-        #: Auto-delete queues that are to be looked at again: some of their consumers may return.
-        self._watched: dict[QueueId, None] = {}
+        #: Auto-delete queues that are to be looked at again, for some of their consumers may return, and how often that
+        #: was said since.
+        self._watched: dict[QueueId, int] = {}
 
     # --- auto-delete ---
 
@@ -113,8 +114,11 @@ class QueueDeletions:
 
     def unused(self, queue: QueueRecord, may_return: bool) -> None:
         """An auto-delete queue has lost its last consumer; or one that ``may_return``."""
-        if may_return or queue.queue_id in self._watched or not self._delete_if_unused(queue):
-            self._watch(queue)
+        if queue.queue_id in self._watched:
+            self._watched[queue.queue_id] += may_return
+        elif may_return or not self._delete_if_unused(queue):
+            self._watched[queue.queue_id] = 0
+            self._background.spawn(self._look_again(queue), f"auto-delete of {queue.queue_name}")
 
     def _delete_if_unused(self, queue: QueueRecord) -> bool:
         """False if that cannot be said yet."""
@@ -126,11 +130,6 @@ class QueueDeletions:
         process.seal_for_delete(if_unused=True, if_empty=False)
         self.settle(queue)
         return True
-
-    def _watch(self, queue: QueueRecord) -> None:
-        if queue.queue_id not in self._watched:
-            self._watched[queue.queue_id] = None
-            self._background.spawn(self._look_again(queue), f"auto-delete of {queue.queue_name}")
 
     async def _look_again(self, queue: QueueRecord) -> None:
         """Until who may return could have done so, or another node is the master (which looks by itself)."""
@@ -144,9 +143,9 @@ class QueueDeletions:
                     watched, index = process, self._metadata.state.applied_index
                 await asyncio.sleep(REATTACH_S)
                 # The same nodes were linked through a whole pause and heard at both its ends, in one mastership, which
-                # all knew when it began: in between everybody could say what he has.
+                # all knew when it began, and nobody came to say more: in between everybody could say what he has.
                 arrivals = self._arrivals() if await self._metadata.is_visible(index) else None
-                reached = None if arrivals is None else (process, arrivals)
+                reached = None if arrivals is None else (process, arrivals, self._watched[queue_id])
                 is_same = process is self._queues.process(queue_id)
                 if is_same and reached is not None and reached == was_reached and self._delete_if_unused(queue):
                     return

@@ -499,6 +499,23 @@ async def test_a_node_that_was_declared_up_has_its_time_to_attach_its_consumers(
     assert not exists(bench, queue_id)
 
 
+async def test_who_asks_for_a_session_late_has_his_time_to_attach_his_consumers(bench: RuntimeBench) -> None:
+    queue_id = declare(bench, auto_delete=True)
+    bench.log.commit(ChangeTopology(NoteConsumer("/", "q", queue_id), N2))
+    bench.log.is_visible = False
+    move_there_and_back(bench, queue_id)
+    await bench.settle()
+    bench.log.is_visible = True
+    await asyncio.sleep(0)
+    epoch = bench.record(queue_id).epoch
+    bench.runtime.switchboard.on_queue_frames(N2, [SessionOpen(queue_id, 5, epoch, 800, has_consumed=True)])
+    bench.runtime.queues.run(queue_id)
+    await asyncio.sleep(0)
+    assert not process_of(bench, queue_id).is_sealed
+    await bench.settle()
+    assert not exists(bench, queue_id)
+
+
 async def test_a_new_master_hears_from_the_entry_nodes_that_a_queue_was_consumed(bench: RuntimeBench) -> None:
     queue_id = declare(bench, auto_delete=True)
     move_there_and_back(bench, queue_id)
