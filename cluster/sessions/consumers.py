@@ -108,6 +108,11 @@ class ChannelConsumers:
                 if (sink := self._here.sinks.get(channel_id)) is not None:
                     sink.queue_session_over(route.queue_id, session)
 
+    def gives_back(self, route: Route, channel_id: int, consumer_tag: str) -> bool:
+        """At the end of a session: what it was delivered and has not settled is its queue's again."""
+        spec = route.consumers.get(ConsumerKey(ChannelKey(self._here.name, channel_id), consumer_tag))
+        return spec is not None and not spec.no_ack
+
     def cancelled(self, route: Route, channel_id: int, consumer_tag: str) -> None:
         """The queue has ended this consumer, or will not have it: its client is told."""
         key = ConsumerKey(ChannelKey(self._here.name, channel_id), consumer_tag)

@@ -53,8 +53,9 @@ by calls, in the middle of what is done; effects for the shell (`EntryEffect`) l
 be walked again for each publish and each delivery, and a queue process here would lag behind the state of its route.
 The price is re-entrance in two places. A queue process that fails is taken out of service at once, and that comes back
 as `queue_stopped`: so after each call into a queue process the state of the route is looked at anew. And a channel that
-is told of confirms may publish what waited for them, within that call (a commit that is answered): so whoever tells it
-has nothing left to do that such a publish would have to come after.
+is told of anything but credit may publish and settle within that call: what waited for a confirm (a commit that is
+answered), or what it had no time for before. So whoever tells it has nothing left to do that this would have to come
+after, and looks at the state anew as well.
 
 Nothing here outlives the process: a restarted entry node has no channels.
 """
@@ -148,11 +149,12 @@ class Entry:
             return
         moved = route.adopt(record)
         if moved or record.is_down:
-            self._lose(route)
+            ended = self._end_session(route)
+            if record.is_down:  # before anybody can publish more
+                self._publishes.queue_down(route)
+            self._session_ended(route, ended)
         if moved:
             self._consumers.mastership_moved(route)
-        if record.is_down:
-            self._publishes.queue_down(route)
         self._open(route)
 
     def queue_deleted(self, queue_id: QueueId) -> None:
@@ -186,11 +188,12 @@ class Entry:
             self._credits.link_free(node)
 
     def link_down(self, node: NodeName) -> None:
+        """All sessions over it are ended before anybody is told of one: who is may use another."""
+        ended = [(route, self._end_session(route)) for route in self._routes.values() if route.master == node]
         self._credits.link_free(node)
-        for route in list(self._routes.values()):
-            if route.master == node:
-                route.reopen_delay_s = 0.0  # whoever comes back may be in another life
-                self._lose(route)
+        for route, session in ended:
+            route.reopen_delay_s = 0.0  # whoever comes back may be in another life
+            self._session_ended(route, session)
 
     def queue_stopped(self, queue_id: QueueId) -> None:
         """The queue process on this node ended; the next record says where the queue goes on."""
@@ -255,6 +258,8 @@ class Entry:
             if (early := self._early.get(key)) is not None:
                 early.append((route.session, deliveries))
                 return
+        if route.state is not RouteState.OPEN and self._consumers.gives_back(route, channel_id, consumer_tag):
+            return  # its queue has taken them back, of which the channel has been told
         if (sink := self._sinks.get(channel_id)) is not None:
             sink.queue_delivered(route.queue_id, route.session, consumer_tag, deliveries)
 
@@ -426,11 +431,18 @@ class Entry:
             self._call(route, QueueProcess.was_consumed)
 
     def _lose(self, route: Route) -> None:
-        was_open, session = route.state is RouteState.OPEN, route.session
+        self._session_ended(route, self._end_session(route))
+
+    def _end_session(self, route: Route) -> int:
+        """It is over, and who is to know is told next (`_session_ended`). Returns its number, 0 if it was not open."""
+        session = route.session if route.state is RouteState.OPEN else 0
         self._outgoing.session_over(route)
         route.lose()
+        return session
+
+    def _session_ended(self, route: Route, session: int) -> None:
         self.calls.session_over(route)
-        if was_open:
+        if session:
             self._consumers.session_over(route, session)
 
     def check_invariants(self) -> None:
