@@ -375,6 +375,7 @@ class QueueSet:
         """End a mastership; its queue goes on as a mirror's."""
         self._end_process(record.queue_id)
         mirror = MirrorRole(queue, record, role.local, demote(role.mirrored, record.epoch))
+        mirror.replica.set_settings(self._settings.mirroring_settings(queue))
         self.roles[record.queue_id] = mirror
         return mirror
 

@@ -191,7 +191,11 @@ class QueueSetNode:
         return queue.was_consumed
 
     def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings:
-        return MirroringSettings(is_durable=queue.durable, sync_automatically=self.settings.sync_automatically)
+        return MirroringSettings(
+            is_durable=queue.durable,
+            refuses_publishes=self.options.refuses_publishes,
+            sync_automatically=self.settings.sync_automatically,
+        )
 
     def queue_options(self, queue: QueueRecord) -> QueueOptions:
         return self.options

@@ -476,3 +476,18 @@ def test_a_mirror_flags_what_was_delivered_while_it_was_none(is_skipped: bool) -
     again = network[N2].delivered()
     assert len(again) == 1500
     assert all(flag for _, flag in again[:delivered])
+
+
+def test_a_master_that_became_a_mirror_knows_by_the_policy_what_its_own_master_may_have_refused() -> None:
+    """That one is of a release that does not say so, and the policy is lifted before this node is elected again."""
+    network = pair()
+    network[N1].publish(Q, 1)
+    network.pump()
+    network[N1].options = QueueOptions(max_length=10, rejects_overflow=True)
+    at_once(network[N1].queues.policy_changed())
+    network.follow(Q, mastership(Q, N2, N1, epoch=2))
+    network.pump()
+    network[N1].options = QueueOptions()
+    at_once(network[N1].queues.policy_changed())
+    network.follow(Q, mastership(Q, N1, N2, epoch=3))
+    assert network[N1].process(Q).backing_queue.knows_out_of_order
