@@ -84,6 +84,9 @@ class MirrorReplica:
         #: that have ended, if anything.
         self._heard_epoch: Epoch | None = None if end is None else end[0]
         self._heard_horizon = SeqId(0) if end is None else end[1]
+        #: What is here below it may be of an earlier master, which had come further than this one knows, as long as
+        #: something is missing.
+        self._foreign_below = SeqId(0)
         #: Like ``end`` above, of the latest master that was heard of.
         self.end = end
         #: True if nothing is missing here, as far as the stream has come.
@@ -142,6 +145,8 @@ class MirrorReplica:
     def _attach(self, node: NodeName, attach: Attach) -> None:
         if attach.epoch == self._heard_epoch and attach.attach_id <= self._attach_id:
             return
+        if attach.epoch != self._heard_epoch:
+            self._foreign_below = min(self.local.next_seq_id, attach.next_seq_id)
         self.epoch = attach.epoch
         self._master = node
         self._attach_id = attach.attach_id
@@ -226,7 +231,7 @@ class MirrorReplica:
         """
         if self._is_complete:
             self._heard_horizon = end.delivered_below
-        self.end = (epoch, self._heard_horizon)
+        self.end = (epoch, max(self._heard_horizon, self._foreign_below))
 
     def _insert(self, seq_ids: Sequence[int], packed: bytes) -> list[Message]:
         messages: list[Message] = []
@@ -256,6 +261,7 @@ class MirrorReplica:
 
     def _complete(self) -> None:
         self._is_complete = True
+        self._foreign_below = SeqId(0)
         self._may_hold_twice = False
         self._gap.close()
         self.local.merge_origins(self._streamed_origins.counters())
@@ -356,7 +362,8 @@ class MirrorReplica:
             local.remove(self._gap.behind(local))
         served_epoch = last_served_epoch(record)
         succession = self._succession(record, served_epoch)
-        delivered_below = possibly_delivered_below(local, self._heard_epoch, self._heard_horizon, served_epoch)
+        horizon = max(self._heard_horizon, self._foreign_below)
+        delivered_below = possibly_delivered_below(local, self._heard_epoch, horizon, served_epoch)
         local.mark_delivered_below(min(delivered_below, local.next_seq_id))
         return MirroredQueue(
             node,

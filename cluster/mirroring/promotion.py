@@ -33,7 +33,9 @@ word of anybody but the master of the highest epoch known.
 
 **Redelivery.** The master never delivers at or above the horizon that a mirror relies on (`messages`, *Horizon*). A
 promoted mirror flags everything below the horizon it heard in the last epoch in which anybody was in service; if it
-heard nothing of that epoch it flags everything, which is always true of a flag that says "may have been delivered". The
+heard nothing of that epoch it flags everything, which is always true of a flag that says "may have been delivered". So
+it does with what it had before the attach, as long as its difference from that master is not settled: that may be of an
+earlier one, which had delivered it far above the horizon that the later one began with. The
 order in the stream makes one exception cheap: a message published under a horizon that was sent *before* it can be
 delivered at once, because who has the message has the horizon. (A message that no mirror ever had and that its
 publisher sends again to the new master is a new message and carries no flag.)

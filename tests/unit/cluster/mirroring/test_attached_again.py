@@ -496,6 +496,23 @@ def test_a_mirror_that_lacks_something_trusts_the_horizon_more_than_the_end() ->
     assert pair.mirror.end == (Epoch(1), 0), "it lacks nothing when it hears it"
 
 
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_what_a_mirror_has_of_an_earlier_master_is_flagged_until_the_difference_is_settled(is_settled: bool) -> None:
+    """That one had delivered it directly, far beyond what the next has promised by now to have delivered."""
+    pair = Pair()
+    count = HORIZON_STEP_MIN + 10
+    pair.mirror_local.publish(publications(1, count))
+    pair.master.publish(publications(10_001, count))
+    pair.up().to_mirror()
+    if is_settled:
+        pair.quiet()
+    record = replace(pair.record, epoch=Epoch(2), master=N2, mirrors=(), synchronised=(), served_epoch=Epoch(1))
+    promoted = pair.mirror.promote(N2, record)
+    delivered = promoted.fetch(count, ack_required=True)
+    assert [delivery.redelivered for delivery in delivered].count(False) == (10 if is_settled else 0)
+    assert len(delivered) == count
+
+
 def test_a_master_that_attaches_goes_on_whatever_end_was_said_before() -> None:
     pair = Pair().up().quiet()
     pair.master.end()
