@@ -85,7 +85,9 @@ class QueueProposals:
             place = self._places[key] = place or _Place()
             place.is_wanted = False
             self._propose_about(place, DropMirror(record.queue_id, record.epoch, self._node))
-        elif candidates := heirs(record):
+            return
+        self._service_requests.withdraw(record.queue_id)
+        if candidates := heirs(record):
             self.propose(MoveMaster(record.queue_id, record.epoch, candidates[0], is_old_lost=is_damaged))
         else:
             log.error(

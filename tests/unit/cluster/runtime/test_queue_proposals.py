@@ -7,10 +7,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from cluster.metadata.commands import AddMirror, Command, DropMirror
+from cluster.metadata.commands import AddMirror, Command, DropMirror, TakeService
 from cluster.metadata.errors import NoQuorumError, StaleMastershipError, UnwantedMirrorError
 from cluster.metadata.records import MastershipRecord
-from cluster.mirroring.reports import ReportMirrorStalled
+from cluster.mirroring.reports import ReportMirrorStalled, ReportTakesService
 from cluster.runtime.background import Background
 from cluster.runtime.housekeeping import RoomWatch
 from cluster.runtime.queue_proposals import QueueProposals
@@ -37,8 +37,8 @@ class Bench:
         self.starved: set[QueueId] = set()
         metadata = SimpleNamespace(change=self.change, consensus=self)
         links = SimpleNamespace(is_up=lambda _node: True)
-        background = Background(asyncio.get_running_loop())
-        self.proposals = QueueProposals(node, cast(Any, metadata), cast(Any, self), cast(Any, links), background)
+        self.background = Background(asyncio.get_running_loop())
+        self.proposals = QueueProposals(node, cast(Any, metadata), cast(Any, self), cast(Any, links), self.background)
         alarms = SimpleNamespace(has_room=lambda *_: True)
         queues = SimpleNamespace(starved=lambda: sorted(self.starved), forgive=self.starved.discard)
         none = cast(Any, None)
@@ -251,3 +251,41 @@ async def test_a_copy_asks_for_its_place_when_every_drop_of_it_is_decided() -> N
     assert await bench.readmit() == [ADD]
     bench.mirrors(N2)
     assert await bench.readmit() == []
+
+
+async def test_a_master_whose_copy_has_failed_takes_no_service_and_the_others_do() -> None:
+    """What nobody decides is proposed again for half a minute, and ends the completeness of copies that are down."""
+    bench = Bench()
+    bench.may_answer.clear()
+    bench.mirrors()
+    assert bench.record is not None
+    other, waiting = replace(bench.record, queue_id=QueueId(8)), replace(bench.record, queue_id=QueueId(9))
+    for record in (bench.record, other):
+        bench.proposals.report(record, ReportTakesService())
+    await bench.turn()
+    both = ((Q, Epoch(1)), (QueueId(8), Epoch(1)))
+    assert bench.proposed == [TakeService(N1, both)]
+    bench.proposals.report(waiting, ReportTakesService())
+    bench.proposals.storage_failed(bench.record, is_damaged=True)
+    bench.proposals.storage_failed(waiting, is_damaged=True)
+    await bench.turn()
+    assert bench.proposed == [TakeService(N1, both), TakeService(N1, both[1:])]
+    bench.may_answer.set()
+    await bench.turn()
+    bench.proposals.report(bench.record, ReportTakesService())
+    await bench.turn()
+    assert bench.proposed[2:] == [TakeService(N1, both[:1])], "its copy was opened again"
+
+
+async def test_a_request_for_service_ends_with_the_node() -> None:
+    bench = Bench()
+    bench.may_answer.clear()
+    assert bench.record is not None
+    for record in (bench.record, replace(bench.record, queue_id=QueueId(8))):
+        bench.proposals.report(record, ReportTakesService())
+    await bench.turn()
+    bench.mirrors()
+    bench.proposals.storage_failed(bench.record, is_damaged=True)
+    bench.may_answer.set()
+    await bench.background.stop()
+    assert len(bench.proposed) == 1, "nothing is asked once more"
