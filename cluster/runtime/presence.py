@@ -8,6 +8,7 @@ proposal that found no quorum is made again, for the wait would have no end.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from cluster.metadata.state import MetadataState
@@ -35,6 +36,8 @@ class Presence:
         #: Queues that waited for the copy here when they were last looked at.
         self._waiting: set[QueueId] = set()
         self._is_announcing = False
+        #: Which does so.
+        self._announcement: asyncio.Task[object] | None = None
         self._is_over = False
 
     def queue_changed(self, queue_id: QueueId) -> None:
@@ -56,10 +59,13 @@ class Presence:
             self._spawn(self._run(), "announcing this node again")
 
     async def _run(self) -> None:
+        self._announcement = asyncio.current_task()
         try:
-            await self._announce()
+            if not self._is_over:
+                await self._announce()
         finally:
             self._is_announcing = False
+            self._announcement = None
 
     def tick(self) -> None:
         """Now and then: what was said and not heard is said again."""
@@ -69,5 +75,7 @@ class Presence:
             self.say()
 
     def end(self) -> None:
-        """The node is about to say goodbye."""
+        """The node is about to say goodbye. What it has announced could be decided behind that."""
         self._is_over = True
+        if self._announcement is not None:
+            self._announcement.cancel()

@@ -239,6 +239,22 @@ async def test_who_was_never_a_member_says_no_goodbye() -> None:
     assert kinds == [NodeUp, NodeDown]
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_who_stops_does_not_go_on_to_announce_itself(has_begun: bool) -> None:
+    """It was declared down, and nobody has decided yet that it lives: behind its goodbye that would be wrong."""
+    bench = Bench()
+    await bench.membership.join()
+    bench.metadata.answer = asyncio.get_running_loop().create_future()
+    bench.committed(N1, Incarnation(7), is_up=False)
+    if has_begun:
+        await asyncio.sleep(0)
+    bench.membership.begin_stop()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert bench.metadata.answer.cancelled() == has_begun
+    assert [type(command) for command in bench.metadata.proposed] == [NodeUp] * (1 + has_begun)
+
+
 async def test_who_joins_waits_for_a_majority_however_long_it_is_away(caplog: pytest.LogCaptureFixture) -> None:
     """After a loss of power somebody has to start the other nodes first."""
     bench = Bench()
