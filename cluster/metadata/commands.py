@@ -68,19 +68,26 @@ class ForgetNode:
     """Remove a node that is down and will not return. Queues that, by the record, only it could bring back are deleted.
 
     ``is_voter``: it votes, though it may never have been up. The result names the queues that were deleted.
+    ``as_of_index`` as in `AdmitNode`.
     """
 
     node: NodeName
     is_voter: bool = False
+    as_of_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class AdmitNode:
-    """Let a node that has nothing yet join, with this data directory: it follows the log, then votes, then is up."""
+    """Let a node that has nothing yet join, with this data directory: it follows the log, then votes, then is up.
+
+    ``as_of_index``: index of the log that the proposer had applied when it was asked for. Whoever has come, started or
+    gone under that name after that index is not meant. 0: it is not said.
+    """
 
     node: NodeName
     identity: str
     cluster_address: str
+    as_of_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +220,14 @@ class TakeService:
 @dataclass(frozen=True, slots=True)
 class ForcePromote:
     """An operator stops waiting for the complete copies of a queue that nobody serves: ``node`` is to serve it with
-    what it has. What it lacks is lost, and counted."""
+    what it has. What it lacks is lost, and counted.
+
+    ``epoch``: in which nobody served it, if that is said. What has been confirmed in later ones is not given up.
+    """
 
     queue_id: QueueId
     node: NodeName
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

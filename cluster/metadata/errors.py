@@ -52,6 +52,13 @@ class NoSuchNodeError(RefusedChangeError):
         super().__init__(f"{node} is no member of this cluster")
 
 
+class StaleNodeChangeError(RefusedChangeError):
+    """It was asked for before the latest that is known of the node."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(f"{node} has come, started or been removed since that was asked for: ask again")
+
+
 class StillMemberError(RefusedChangeError):
     def __init__(self, node: str) -> None:
         super().__init__(f"{node} is a member of this cluster already: it cannot join under another data directory")

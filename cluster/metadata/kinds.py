@@ -58,7 +58,14 @@ SINCE: Mapping[type, int] = {
     topology.NoteConsumer: 3,
 }
 #: Kind (or record of a snapshot) -> field -> the first protocol in which it may have another value than its default.
-ADDED_FIELDS: Mapping[type, Mapping[str, int]] = {QueueRecord: {"was_consumed": 3}}
+ADDED_FIELDS: Mapping[type, Mapping[str, int]] = {
+    QueueRecord: {"was_consumed": 3},
+    commands.AdmitNode: {"as_of_index": 3},
+    commands.ForgetNode: {"as_of_index": 3},
+    commands.ForcePromote: {"epoch": 3},
+}
+#: Since which protocol commands say of when they are, so that they are refused if it has become another matter.
+COMMANDS_HAVE_A_TIME = 3
 #: Kind -> the first protocol in which a command of it may be what the function says it is.
 NEW_MEANINGS: Mapping[type, tuple[tuple[int, Callable[[Any], bool]], ...]] = {}
 

@@ -22,6 +22,11 @@ def check_force_promote(
         raise StaleMastershipError(f"queue {command.queue_id} does not exist any more")
     if record.in_service:
         raise StillServedError(queue.name, record.master)
+    if command.epoch not in (None, record.epoch):
+        raise StaleMastershipError(
+            f"queue '{queue.name}' is in epoch {record.epoch}, and was looked at in {command.epoch}: look at it, and "
+            "ask again"
+        )
     if member is None:
         raise NoSuchNodeError(command.node)
     if not member.is_up:

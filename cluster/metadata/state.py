@@ -65,7 +65,7 @@ from cluster.metadata.events import (
     QueueDeleted,
 )
 from cluster.metadata.history import History
-from cluster.metadata.kinds import FIRST_PROTOCOL, NEWEST_PROTOCOL
+from cluster.metadata.kinds import COMMANDS_HAVE_A_TIME, FIRST_PROTOCOL, NEWEST_PROTOCOL
 from cluster.metadata.master_locator import locate_master
 from cluster.metadata.masterships import Masterships, RecordTables
 from cluster.metadata.protocol import ClusterProtocol
@@ -134,6 +134,16 @@ class MetadataState(RecordChanges):
     def protocol(self) -> int:
         """The protocol that all members speak: what the cluster may use (`cluster.metadata.protocol`)."""
         return self.versions.protocol
+
+    @property
+    def has_times(self) -> bool:
+        """Commands may say of when they are."""
+        return self.protocol >= COMMANDS_HAVE_A_TIME
+
+    @property
+    def as_of_index(self) -> int:
+        """What a command that is about what is known now may say of itself."""
+        return self.applied_index if self.has_times else 0
 
     # ------------------------------------------------------------------ applying
 
@@ -327,6 +337,7 @@ class MetadataState(RecordChanges):
         self.versions.check_arrival(command)
         self.admissions.arrive(command, old)
         self.versions.note_arrival(command)
+        self._turn(node)
         self.rules_version = max(self.rules_version, min(command.rules_version, rules.TAKING_SERVICE))
         is_restart = old is not None and command.incarnation > old.incarnation
         is_unnoticed = is_restart and old is not None and old.is_up
@@ -409,6 +420,7 @@ class MetadataState(RecordChanges):
         self._requests.end_lives(node, self.admissions.forgotten[node])
         self.members.pop(node, None)
         self.versions.forget(node)
+        self._turn(node)
         deleted = tuple(str(event.queue.queue_name) for event in self._events if isinstance(event, QueueDeleted))
         self._events.append(MemberChanged(node, None))
         return deleted
@@ -416,6 +428,11 @@ class MetadataState(RecordChanges):
     def _admit_node(self, command: AdmitNode) -> None:
         self.admissions.admit(command, self.members.get(command.node))
         self._requests.end_lives(command.node, self.admissions.admitted[command.node].after_incarnation)
+        self._turn(command.node)
+
+    def _turn(self, node: NodeName) -> None:
+        if self.has_times:
+            self.admissions.turn(node, self.applied_index)
 
     def _put_member(self, new: MemberRecord, *, is_stopped: bool = False) -> None:
         if new != self.members.get(new.node):

@@ -229,9 +229,10 @@ class NodeAdmin:
 
     async def force_promote(self, vhost: str, name: str, node: str, *, may_be_empty: bool = False) -> None:
         queue = self._queue(vhost, name)
+        epoch = self._copies.epoch_said(self._state.masterships[queue.queue_id])
         if not may_be_empty:
             await self._copies.require_something(queue, NodeName(node))
-        await self._change(ForcePromote(queue.queue_id, NodeName(node)))
+        await self._change(ForcePromote(queue.queue_id, NodeName(node), epoch))
 
     async def held_copies(self, queue_ids: Sequence[QueueId]) -> Mapping[QueueId, int]:
         return await self._copies.held_here(queue_ids)
@@ -259,7 +260,7 @@ class NodeAdmin:
     # --- node and cluster ---
 
     async def forget_cluster_node(self, node: str, *, is_confirmed: bool = False) -> Mapping[str, Any]:
-        name = NodeName(node)
+        name, as_of_index = NodeName(node), self._state.as_of_index
         member = self._state.members.get(name)
         is_linked = name in self._runtime.links.linked_nodes()
         if not is_linked:
@@ -272,7 +273,8 @@ class NodeAdmin:
         if not is_confirmed:
             self._copies.require_confirmation(found)
         await self._copies.hand_over(found, self._change)
-        deleted = await self._change(ForgetNode(name, name in self._runtime.metadata.consensus.voters))
+        is_voter = name in self._runtime.metadata.consensus.voters
+        deleted = await self._change(ForgetNode(name, is_voter, as_of_index))
         for queue in deleted or ():
             log.warning("%s is deleted: only %s had something of it, which was removed from the cluster", queue, node)
         return {

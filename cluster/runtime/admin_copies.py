@@ -29,7 +29,7 @@ from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.transport.admin_port import AdminRefused, ExitCode
 from cluster.transport.turns import ROWS_PER_TURN, in_turns
-from node.ids import NodeName, QueueId
+from node.ids import Epoch, NodeName, QueueId
 from node.pieces import make_each
 from node.topology.records import QueueRecord
 
@@ -45,6 +45,8 @@ class Inheritance:
     queues: dict[QueueId, QueueRecord]
     #: Those that a node gets which the rules would pass over.
     heirs: dict[QueueId, NodeName] = field(default_factory=dict)
+    #: What their promotions say of when that was found.
+    epochs: dict[QueueId, Epoch | None] = field(default_factory=dict)
     #: Durable ones that would be deleted, as far as is known.
     lost: list[QueueRecord] = field(default_factory=list)
     #: Members that did not say what they have.
@@ -81,6 +83,10 @@ class AdminCopies:
 
     # --- promotions ---
 
+    def epoch_said(self, record: MastershipRecord) -> Epoch | None:
+        """What a promotion may say of the record that it was decided on."""
+        return record.epoch if self._state.has_times else None
+
     async def require_something(self, queue: QueueRecord, node: NodeName) -> None:
         """Raise `AdminRefused` if ``node`` has nothing of a queue that it could be made to serve, or does not say."""
         record, member = self._state.masterships[queue.queue_id], self._state.members.get(node)
@@ -115,7 +121,7 @@ class AdminCopies:
             queue, record = found.queues[queue_id], waiting[queue_id]
             heir = _best(record, {name: copies[queue_id] for name, copies in held.items() if queue_id in copies})
             if heir is not None:
-                found.heirs[queue_id] = heir
+                found.heirs[queue_id], found.epochs[queue_id] = heir, self.epoch_said(record)
             elif not record.mirrors and queue.durable:
                 found.lost.append(queue)
         return found
@@ -135,13 +141,13 @@ class AdminCopies:
 
     async def hand_over(self, found: Inheritance, change: Callable[[Command], Coroutine[Any, Any, Any]]) -> None:
         """Have the heirs serve. ``change`` commits a command; raises `WarrenError`."""
-        promotions = [ForcePromote(queue_id, heir) for queue_id, heir in found.heirs.items()]
+        promotions = [ForcePromote(queue_id, heir, found.epochs[queue_id]) for queue_id, heir in found.heirs.items()]
         for begin in range(0, len(promotions), PROMOTIONS_AT_ONCE):
             some = promotions[begin : begin + PROMOTIONS_AT_ONCE]
             outcomes = await asyncio.gather(*(change(promotion) for promotion in some), return_exceptions=True)
             for outcome in outcomes:
-                # Refused: the queue is served, or gone, or its heir is down by now. What forgetting means then the
-                # rules decide by what is committed.
+                # Refused: the queue is or was served, or is gone, or its heir is down by now. What forgetting means
+                # then the rules decide by what is committed.
                 if isinstance(outcome, BaseException) and not isinstance(outcome, RefusedChangeError):
                     raise outcome
 

@@ -490,7 +490,8 @@ class Admission:
             return
         if peer not in self._proposed:
             self._proposed[peer] = None
-            command = AdmitNode(peer, credentials.identity, credentials.cluster_address)
+            as_of_index = self._state.as_of_index
+            command = AdmitNode(peer, credentials.identity, credentials.cluster_address, as_of_index)
             self._spawn(self._let_in(command), f"letting {peer} in")
 
     async def _let_in(self, command: AdmitNode) -> None:

@@ -6,6 +6,7 @@ Records as in `test_mastership`. The last part tries every order of starting aft
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -423,6 +424,21 @@ def test_nobody_is_forced_over_a_complete_copy_that_is_about_to_serve() -> None:
     assert before.master == N2
     assert isinstance(cluster.apply(ForcePromote(before.queue_id, N3)).error, CompleteMasterError)
     assert cluster.record() == before
+
+
+def test_force_is_of_the_time_in_which_nobody_served() -> None:
+    """Nobody decided, and the complete copy came back, confirmed more, and went again."""
+    cluster = unsynchronised(**{"ha-promote-on-failure": "when-synced"})
+    cluster.down("n1")
+    asked = ForcePromote(cluster.record().queue_id, N3, cluster.record().epoch)
+    cluster.up("n1", 2)
+    cluster.serve()
+    cluster.down("n1", 2)
+    before = cluster.record()
+    assert before.is_down
+    assert isinstance(cluster.apply(asked).error, StaleMastershipError)
+    assert cluster.record() == before
+    assert cluster.apply(replace(asked, epoch=before.epoch)).error is None
 
 
 def test_force_is_refused_where_it_is_not_needed_or_cannot_help() -> None:

@@ -58,7 +58,7 @@ def test_every_command_there_is_has_a_protocol() -> None:
 def newer_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the next release had brought `DeleteVhost`, and the flag of `ForgetNode`."""
     monkeypatch.setattr(kinds, "SINCE", {**SINCE, DeleteVhost: 4})
-    monkeypatch.setattr(kinds, "ADDED_FIELDS", {ForgetNode: {"is_voter": 4}})
+    monkeypatch.setattr(kinds, "ADDED_FIELDS", {ForgetNode: {"is_voter": 4, "as_of_index": 4}})
 
 
 @pytest.mark.usefixtures("newer_kind")
@@ -118,9 +118,9 @@ class OfTheNextRelease:
 def payload_of_a_newer_release(monkeypatch: pytest.MonkeyPatch, *, has_more_fields: bool) -> bytes:
     with monkeypatch.context() as patched:
         if has_more_fields:
-            written = ("queue_id", "node", "node")
-            patched.setattr(codec, "_FIELDS", {**codec._FIELDS, commands.ForcePromote: written})
-            command: Any = commands.ForcePromote(5, N1)  # type: ignore[arg-type]
+            written = ("node", "queues", "node")
+            patched.setattr(codec, "_FIELDS", {**codec._FIELDS, commands.TakeService: written})
+            command: Any = commands.TakeService(N1, ())
         else:
             patched.setattr(codec, "_CODES", {**codec._CODES, OfTheNextRelease: 200})
             patched.setattr(codec, "_FIELDS", {**codec._FIELDS, OfTheNextRelease: ("text",)})

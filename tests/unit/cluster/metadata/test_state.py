@@ -34,10 +34,13 @@ from cluster.metadata.errors import (
     NoSuchVhostError,
     OutcomeUnknownError,
     StaleDeletionError,
+    StaleNodeChangeError,
     StillMemberError,
+    TooNewCommandError,
     UserExistsError,
 )
 from cluster.metadata.events import AccessEnded, Applied, PolicyChanged, QueueDeleted
+from cluster.metadata.kinds import FIRST_PROTOCOL
 from cluster.metadata.records import PolicyRecord
 from cluster.metadata.requests import MAX_OUTSTANDING_REQUESTS, AppliedRequests
 from cluster.metadata.state import MetadataState
@@ -164,6 +167,49 @@ def test_a_node_that_has_only_voted_can_be_forgotten() -> None:
     assert isinstance(cluster.apply(ForgetNode(N2)).error, NoSuchNodeError)
     assert cluster.apply(ForgetNode(N2, is_voter=True)).error is None
     assert N2 in cluster.state.admissions.forgotten
+
+
+def test_who_was_to_be_let_in_before_another_came_under_that_name_is_not_meant_any_more() -> None:
+    """A second member asks for half a minute for what the first has had decided."""
+    cluster = StateUnderTest("n1")
+    early = cluster.index
+    first = AdmitNode(N2, "first", "n2:1", early)
+    assert cluster.apply(first).error is None
+    assert cluster.apply(first).error is None, "nobody else has come"
+    assert cluster.apply(AdmitNode(N2, "second", "n2:1", cluster.index)).error is None
+    assert isinstance(cluster.apply(first).error, StaleNodeChangeError)
+    assert cluster.state.admissions.admitted[N2].identity == "second"
+    cluster.apply(ForgetNode(N2, as_of_index=cluster.index))
+    restored = StateUnderTest()
+    restored.state.restore(cluster.state.snapshot())
+    assert restored.state.snapshot() == cluster.state.snapshot()
+    for each in (cluster.state, restored.state):
+        stale = Request(request_id(1), AdmitNode(N2, "second", "n2:1", early))
+        assert isinstance(each.apply(cluster.index + 1, stale).error, StaleNodeChangeError), "it was forgotten since"
+
+
+def test_who_was_to_be_forgotten_before_it_came_or_ran_again_is_not_meant_any_more() -> None:
+    cluster = StateUnderTest("n1", "n2")
+    cluster.down("n2")
+    early = cluster.index
+    cluster.up("n2", 2)
+    cluster.down("n2", 2)
+    assert isinstance(cluster.apply(ForgetNode(N2, as_of_index=early)).error, StaleNodeChangeError)
+    assert N2 in cluster.state.members
+    assert cluster.apply(ForgetNode(N2, as_of_index=cluster.index)).error is None
+    early = cluster.index
+    cluster.apply(AdmitNode(N2, "next", "n2:1", cluster.index))
+    assert isinstance(cluster.apply(ForgetNode(N2, as_of_index=early)).error, StaleNodeChangeError)
+    assert N2 in cluster.state.admissions.admitted
+
+
+def test_while_the_protocol_is_2_nothing_says_of_when_it_is() -> None:
+    """Nor is anything kept of which a snapshot of that time has no place."""
+    cluster = StateUnderTest("n1", protocol=FIRST_PROTOCOL)
+    assert cluster.state.as_of_index == 0
+    assert isinstance(cluster.apply(AdmitNode(N2, "first", "n2:1", 1)).error, TooNewCommandError)
+    assert cluster.apply(AdmitNode(N2, "first", "n2:1")).error is None
+    assert len(cluster.state.admissions.snapshot()) == 2
 
 
 def test_forgetting_names_the_queues_that_went_with_the_node() -> None:

@@ -153,7 +153,7 @@ async def test_a_promotion_by_force_names_the_queue_by_its_id_and_hands_on_why_i
     with pytest.raises(RefusedChangeError, match="is being served") as caught:
         await admin_of(group).force_promote("/", "q", "n2")
     assert exit_code_of(caught.value) is ExitCode.SOFTWARE
-    assert group.proposed == [ForcePromote(record.queue_id, NodeName("n2"))]
+    assert group.proposed == [ForcePromote(record.queue_id, NodeName("n2"), record.epoch)]
 
 
 async def test_a_node_that_counts_as_up_is_not_forgotten_and_nothing_of_it_given_away() -> None:

@@ -12,7 +12,7 @@ from cluster.metadata.commands import Command, ForcePromote
 from cluster.metadata.errors import NoQuorumError, StillServedError
 from cluster.runtime.admin_copies import AdminCopies, Inheritance
 from cluster.transport.admin_port import AdminRefused, ExitCode
-from node.ids import NodeName, QueueId
+from node.ids import Epoch, NodeName, QueueId
 from node.topology.records import QueueRecord
 from tests.support.metadata_state import N1, N2, N3, N4, StateUnderTest
 
@@ -108,7 +108,7 @@ async def test_who_is_refused_a_promotion_leaves_the_others_theirs() -> None:
             raise StillServedError("a", "n1")
 
     await members.copies.hand_over(found, refuse_first)
-    assert proposed == [ForcePromote(queue_id, N2) for queue_id in found.queues]
+    assert proposed == [ForcePromote(queue_id, N2, Epoch(1)) for queue_id in found.queues]
 
     async def decide_nothing(_command: Command) -> None:
         raise NoQuorumError("nobody has decided")
