@@ -102,3 +102,17 @@ def test_a_node_that_stood_still_itself_declares_nobody_down() -> None:
     assert watch.verdict(N2) is Verdict.UP
     assert VerdictChange(N2, Verdict.DOWN) in watch.tick(13_000)
     watch.check_invariants()
+
+
+def test_what_was_seen_of_one_life_of_a_peer_is_nothing_to_the_next() -> None:
+    """Others have heard that it started again, before this node is linked with it."""
+    watch = detector()
+    watch.link_reset(N2)
+    assert watch.tick(4900) == [VerdictChange(N3, Verdict.SUSPECT)]
+    watch.begins_anew(N2, 4900)
+    assert watch.reconnect_refused(N2) == [], "it was asked before it had started"
+    assert watch.tick(5100) == [VerdictChange(N3, Verdict.DOWN)]
+    assert watch.tick(9900) == [VerdictChange(N2, Verdict.DOWN)]
+    watch.begins_anew(N2, 9900)
+    assert watch.verdict(N2) is Verdict.SUSPECT
+    watch.check_invariants()
