@@ -8,11 +8,13 @@ again and again, one proposal at a time, until the record names the mirror or no
 
 A proposal that nobody has decided in time may be decided later. A drop that comes behind the offer would put the mirror
 out again: so there is no offer while a drop is under way, its own by a copy that failed included, and a place of which
-one was given up is kept in mind.
+one was given up is kept in mind. And a master whose copy has room again withdraws the move that it had asked for: it
+would end a mastership that goes on, and call a good copy lost.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Protocol
 
@@ -71,6 +73,8 @@ class QueueProposals:
         self._service_requests = ServiceRequests(node, metadata.change, background.spawn)
         #: Of mirrors that this node had dropped from queues it masters, and of its own copies that have room again.
         self._places: dict[tuple[QueueId, NodeName], _Place] = {}
+        #: Moves away from copies of this node that have failed, which are not decided yet.
+        self._moves: dict[QueueId, asyncio.Task[object]] = {}
 
     def propose(self, command: Command) -> None:
         """Have it committed, if the cluster agrees; a refusal is logged."""
@@ -88,13 +92,32 @@ class QueueProposals:
             return
         self._service_requests.withdraw(record.queue_id)
         if candidates := heirs(record):
-            self.propose(MoveMaster(record.queue_id, record.epoch, candidates[0], is_old_lost=is_damaged))
+            self._ask_to_move(MoveMaster(record.queue_id, record.epoch, candidates[0], is_old_lost=is_damaged))
         else:
             log.error(
                 "queue %d has no other complete copy that is up: it is unavailable until this node has room on its "
                 "disk and descriptors again, or, if it wants neither, until what is wrong is mended and it restarts",
                 record.queue_id,
             )
+
+    def _ask_to_move(self, command: MoveMaster) -> None:
+        """In place of what was asked for when the record was another."""
+        queue_id = command.queue_id
+        self.goes_on(queue_id)
+        change = self._moves[queue_id] = asyncio.get_running_loop().create_task(self._metadata.change(command))
+        change.add_done_callback(lambda done: self._move_decided(queue_id, done))
+        self._background.spawn(change, f"proposal {command}")
+
+    def _move_decided(self, queue_id: QueueId, change: asyncio.Task[object]) -> None:
+        if self._moves.get(queue_id) is change:
+            del self._moves[queue_id]
+        if not change.cancelled():
+            change.exception()  # told by the background, unless that has ended before
+
+    def goes_on(self, queue_id: QueueId) -> None:
+        """The copy of this node, which masters the queue, is about to be opened again."""
+        if (change := self._moves.pop(queue_id, None)) is not None:
+            change.cancel()
 
     def report(self, record: MastershipRecord, report: MirroringReport) -> None:
         """What mirroring has found out about a queue that this node masters."""

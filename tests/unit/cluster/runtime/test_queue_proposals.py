@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from cluster.metadata.commands import AddMirror, Command, DropMirror, TakeService
+from cluster.metadata.commands import AddMirror, Command, DropMirror, MoveMaster, TakeService
 from cluster.metadata.errors import NoQuorumError, StaleMastershipError, UnwantedMirrorError
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.reports import ReportMirrorStalled, ReportTakesService
@@ -17,7 +17,7 @@ from cluster.runtime.queue_proposals import QueueProposals
 from node.errors import WarrenError
 from node.ids import Epoch, NodeName, QueueId
 
-N1, N2 = NodeName("n1"), NodeName("n2")
+N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 Q = QueueId(7)
 DROP, ADD = DropMirror(Q, Epoch(1), N2), AddMirror(Q, Epoch(1), N2)
 UNDECIDED = NoQuorumError("no decision within 30000 ms")
@@ -28,6 +28,7 @@ class Bench:
 
     def __init__(self, node: NodeName = N1) -> None:
         self.proposed: list[Command] = []
+        self.withdrawn: list[Command] = []
         self.answer: WarrenError | None = None
         self.may_answer = asyncio.Event()
         self.may_answer.set()
@@ -41,8 +42,8 @@ class Bench:
         self.proposals = QueueProposals(node, cast(Any, metadata), cast(Any, self), cast(Any, links), self.background)
         alarms = SimpleNamespace(has_room=lambda *_: True)
         queues = SimpleNamespace(starved=lambda: sorted(self.starved), forgive=self.starved.discard)
-        none = cast(Any, None)
-        self.room = RoomWatch(node, cast(Any, self), cast(Any, queues), cast(Any, alarms), none, none, self.proposals)
+        none, roles = cast(Any, None), cast(Any, SimpleNamespace(take_up=lambda _queue_id: None))
+        self.room = RoomWatch(node, cast(Any, self), cast(Any, queues), cast(Any, alarms), roles, none, self.proposals)
         self.is_changing = False
 
     def mastership(self, _queue_id: QueueId) -> MastershipRecord | None:
@@ -54,7 +55,11 @@ class Bench:
     async def change(self, command: Command) -> None:
         self.proposed.append(command)
         answer = self.answer
-        await self.may_answer.wait()
+        try:
+            await self.may_answer.wait()
+        except asyncio.CancelledError:
+            self.withdrawn.append(command)
+            raise
         if answer is not None:
             raise answer
 
@@ -289,3 +294,27 @@ async def test_a_request_for_service_ends_with_the_node() -> None:
     bench.may_answer.set()
     await bench.background.stop()
     assert len(bench.proposed) == 1, "nothing is asked once more"
+
+
+async def test_a_master_whose_copy_has_room_again_does_not_go_on_to_ask_for_another() -> None:
+    """Nobody has decided yet; meanwhile it would serve, and its copy would be called lost."""
+    bench = Bench()
+    bench.may_answer.clear()
+    assert bench.record is not None
+    bench.record = replace(bench.record, mirrors=(N2, N3), complete=(N1, N2))
+    first, second = (MoveMaster(Q, Epoch(1), node, is_old_lost=True) for node in (N2, N3))
+    bench.proposals.storage_failed(bench.record, is_damaged=True)
+    await bench.turn()
+    bench.record = replace(bench.record, complete=(N1, N3))
+    bench.proposals.storage_failed(bench.record, is_damaged=True)
+    await bench.turn()
+    assert (bench.proposed, bench.withdrawn) == ([first, second], [first])
+    bench.starved.add(Q)
+    bench.room.look(0)
+    await bench.turn()
+    assert bench.withdrawn == [first, second]
+    bench.may_answer.set()
+    bench.proposals.storage_failed(bench.record, is_damaged=True)
+    await bench.turn()
+    bench.proposals.goes_on(Q)
+    assert bench.withdrawn == [first, second], "that one is decided"
