@@ -78,6 +78,11 @@ class AdminCopies:
             found[here] = await self.held_here(queue_ids)
         return found
 
+    async def _all_changed(self) -> None:
+        """That a node is down its record says first, and those of thousands of queues some turns later."""
+        while self._state.is_changing:  # noqa: ASYNC110 - for some turns
+            await asyncio.sleep(0)
+
     def _reachable(self) -> list[NodeName]:
         return sorted([self._runtime.node, *self._runtime.links.linked_nodes()])
 
@@ -89,6 +94,9 @@ class AdminCopies:
 
     async def require_something(self, queue: QueueRecord, node: NodeName) -> None:
         """Raise `AdminRefused` if ``node`` has nothing of a queue that it could be made to serve, or does not say."""
+        await self._all_changed()
+        if queue.queue_id not in self._state.masterships:
+            return
         record, member = self._state.masterships[queue.queue_id], self._state.members.get(node)
         if record.in_service or member is None or not member.is_up or node in record.complete:
             return  # the promotion needs no copy, or is refused for a better reason
@@ -104,6 +112,7 @@ class AdminCopies:
 
     async def inheritance(self, node: NodeName) -> Inheritance:
         """Of a node that is to be forgotten."""
+        await self._all_changed()
         waiting = {
             queue_id: record
             for queue_id, record in self._state.masterships.items()

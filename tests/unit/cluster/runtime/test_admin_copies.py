@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from cluster.metadata.commands import Command, ForcePromote
+from cluster.metadata.commands import Command, ForcePromote, NodeDown, Request, RequestId
 from cluster.metadata.errors import NoQuorumError, StillServedError
+from cluster.metadata.events import Applied
 from cluster.runtime.admin_copies import AdminCopies, Inheritance
 from cluster.transport.admin_port import AdminRefused, ExitCode
-from node.ids import Epoch, NodeName, QueueId
+from node.ids import Epoch, Incarnation, NodeName, QueueId
+from node.pieces import at_once
 from node.topology.records import QueueRecord
 from tests.support.metadata_state import N1, N2, N3, N4, StateUnderTest
 
@@ -117,8 +120,8 @@ async def test_who_is_refused_a_promotion_leaves_the_others_theirs() -> None:
         await members.copies.hand_over(found, decide_nothing)
 
 
-async def promote(members: Members, node: NodeName) -> None:
-    queue = members.state.topology.queue("/", "a")
+async def promote(members: Members, node: NodeName, name: str = "a") -> None:
+    queue = members.state.topology.queue("/", name)
     assert isinstance(queue, QueueRecord)
     await members.copies.require_something(queue, node)
 
@@ -144,3 +147,24 @@ async def test_what_is_refused_for_another_reason_is_left_to_those_who_know_it()
         await promote(members, node)
     with pytest.raises(AdminRefused):
         await promote(members, N3)
+
+
+@pytest.mark.parametrize("asked", ["to forget", "to promote"])
+async def test_what_a_node_leaves_behind_is_looked_for_when_every_record_says_that_it_is_down(asked: str) -> None:
+    """Its own says so first; a queue that it had alone would be deleted with the copy that somebody else has of it."""
+    cluster = waiting("a", "b", up=("n1", "n2", "n3", "n4", "n5"))
+    members = Members(cluster, {N2: {}, N3: {"a": 0, "b": 0}, N4: {}, N5: {}})
+    request = Request(RequestId(N2, Incarnation(1), 1), NodeDown(N1, Incarnation(1)))
+    pieces = cluster.state.apply_in_pieces(cluster.index + 1, request)
+    next(pieces)
+    assert not cluster.state.members[N1].is_up
+    task: asyncio.Future[Any] = asyncio.ensure_future(
+        members.inherited() if asked == "to forget" else promote(members, N4, "b")
+    )
+    await asyncio.sleep(0)
+    assert isinstance(at_once(pieces), Applied)
+    if asked == "to forget":
+        assert (await task)[1] == {"a": N3, "b": N3}
+    else:
+        with pytest.raises(AdminRefused, match="n4 has nothing of"):
+            await task
