@@ -60,15 +60,17 @@ class Admissions:
         self.forgotten[node] = max(latest)
         self.admitted.pop(node, None)
 
-    def admit(self, command: AdmitNode, member: MemberRecord | None) -> None:
-        """Raises `StillMemberError`, `StaleNodeChangeError`."""
+    def admit(self, command: AdmitNode, member: MemberRecord | None) -> bool:
+        """False if this directory was let in before. Raises `StillMemberError`, `StaleNodeChangeError`."""
         if member is not None:
             raise StillMemberError(command.node)
         admitted = self.admitted.get(command.node)
-        if admitted is None or admitted.identity != command.identity:
+        is_another = admitted is None or admitted.identity != command.identity
+        if is_another:
             self._check_time(command)
         after = self.forgotten.get(command.node, Incarnation(0))
         self.admitted[command.node] = AdmittedRecord(command.node, command.identity, command.cluster_address, after)
+        return is_another
 
     def arrive(self, command: NodeUp, member: MemberRecord | None) -> None:
         """A node is up. Raises `ForgottenNodeError` if it is none of the cluster any more."""

@@ -426,9 +426,10 @@ class MetadataState(RecordChanges):
         return deleted
 
     def _admit_node(self, command: AdmitNode) -> None:
-        self.admissions.admit(command, self.members.get(command.node))
+        is_another = self.admissions.admit(command, self.members.get(command.node))
         self._requests.end_lives(command.node, self.admissions.admitted[command.node].after_incarnation)
-        self._turn(command.node)
+        if is_another:
+            self._turn(command.node)
 
     def _turn(self, node: NodeName) -> None:
         if self.has_times:

@@ -175,8 +175,9 @@ def test_who_was_to_be_let_in_before_another_came_under_that_name_is_not_meant_a
     early = cluster.index
     first = AdmitNode(N2, "first", "n2:1", early)
     assert cluster.apply(first).error is None
+    as_of_index = cluster.index
     assert cluster.apply(first).error is None, "nobody else has come"
-    assert cluster.apply(AdmitNode(N2, "second", "n2:1", cluster.index)).error is None
+    assert cluster.apply(AdmitNode(N2, "second", "n2:1", as_of_index)).error is None, "nor was that one new"
     assert isinstance(cluster.apply(first).error, StaleNodeChangeError)
     assert cluster.state.admissions.admitted[N2].identity == "second"
     cluster.apply(ForgetNode(N2, as_of_index=cluster.index))
