@@ -139,8 +139,7 @@ class QueueSet:
 
     def settle_deletion(self, queue_id: QueueId) -> None:
         """Nobody waits for the outcome of a deletion for which this queue is sealed."""
-        role = self.roles.get(queue_id)
-        if isinstance(role, MasterRole) and role.process.is_sealed:
+        if isinstance(role := self.roles.get(queue_id), MasterRole) and role.process.is_sealed:
             self.on_deletion_open(role.queue)
 
     def out_of_service(self, queue_id: QueueId, error: Exception) -> None:
@@ -374,9 +373,9 @@ class QueueSet:
     def _demote(self, queue: QueueRecord, record: MastershipRecord, role: MasterRole) -> MirrorRole:
         """End a mastership; its queue goes on as a mirror's."""
         self._end_process(record.queue_id)
-        mirror = MirrorRole(queue, record, role.local, demote(role.mirrored, record.epoch))
-        mirror.replica.set_settings(self._settings.mirroring_settings(queue))
-        self.roles[record.queue_id] = mirror
+        replica = demote(role.mirrored, record.epoch)
+        replica.set_settings(self._settings.mirroring_settings(queue))
+        self.roles[record.queue_id] = mirror = MirrorRole(queue, record, role.local, replica)
         return mirror
 
     def _leave(self, queue: QueueRecord, *, delete: bool) -> None:
