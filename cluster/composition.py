@@ -412,6 +412,7 @@ def _protocol_watch(
     )
     runtime.metadata.held_back_by = watch.held_back_by
     members.on_followed = watch.follow
+    watch.on_risen = runtime.gateway.note_consumers
     return watch
 
 

@@ -8,7 +8,8 @@ anything at all.
 When it is raised, every node
 
 - writes it into its data directory before anything else, so that no older release begins with what is there
-  (`cluster.runtime.identity`), and
+  (`cluster.runtime.identity`),
+- says what it could not say before (`on_risen`), and
 - cuts links on which less is spoken, a moment later: whoever that is started again with an older release just then.
 """
 
@@ -82,6 +83,8 @@ class ProtocolWatch:
         self._spawn = spawn
         self._group: Group
         self._links: Links
+        #: The cluster's has risen, or this node has begun and hears of it.
+        self.on_risen: Callable[[], None] = lambda: None
         self._is_proposing = False
         #: The cluster's, as it was when this node last looked.
         self._followed = FIRST_PROTOCOL
@@ -113,6 +116,7 @@ class ProtocolWatch:
         self._followed = protocol
         log.info("the cluster has protocol %d: no node may run a release that does not speak it", protocol)
         self._cuts_older_links = True
+        self.on_risen()
 
     def _cut_older_links(self) -> None:
         """Not at once: who does not speak the protocol is to hear first that it was raised, and stops by itself."""

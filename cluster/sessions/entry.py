@@ -174,6 +174,10 @@ class Entry:
         """Queues that channels of this node have used."""
         return list(self._routes)
 
+    def consumed_queues(self) -> list[QueueId]:
+        """Those of which some channel has, or had, a consumer."""
+        return [route.queue_id for route in self._routes.values() if route.has_consumed]
+
     def waiting_for(self, node: NodeName) -> list[QueueId]:
         """Queues to which a new link to ``node`` may open a session (`reopen`)."""
         return [

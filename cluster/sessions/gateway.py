@@ -101,11 +101,19 @@ class ClusterGateway:
 
     async def consume(self, channel: ChannelKey, queue_id: QueueId, spec: ConsumerSpec) -> None:
         await self._ask(channel, queue_id, Question("consume", consumer=spec))
+        self._note_consumed(queue_id)
+        # Our caller goes on within this turn, and tells its client.
+        self._loop.call_soon(self._entry.consumer_started, queue_id, ConsumerKey(channel, spec.consumer_tag))
+
+    def note_consumers(self) -> None:
+        """All members know of such notes from now on: say what could not be said before."""
+        for queue_id in self._entry.consumed_queues():
+            self._note_consumed(queue_id)
+
+    def _note_consumed(self, queue_id: QueueId) -> None:
         queue = self._queue_record(queue_id)
         if queue is not None and queue.auto_delete:
             self.note_consumer(queue)
-        # Our caller goes on within this turn, and tells its client.
-        self._loop.call_soon(self._entry.consumer_started, queue_id, ConsumerKey(channel, spec.consumer_tag))
 
     async def cancel(self, channel: ChannelKey, queue_id: QueueId, consumer_tag: str) -> None:
         if not self._entry.drop_consumer(queue_id, ConsumerKey(channel, consumer_tag)):

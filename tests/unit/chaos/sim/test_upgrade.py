@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 
 import pytest
 
+from chaos.sim.client import Channel
 from chaos.sim.drawing import draw_schedule
 from chaos.sim.loop import SimulatedLoop
 from chaos.sim.machine import DATA_DIR
 from chaos.sim.run import run_schedule
 from chaos.sim.schedule import Step
-from cluster.metadata.commands import AdmitNode, RaiseProtocol
+from cluster.metadata.commands import AdmitNode, ChangeTopology, RaiseProtocol
 from cluster.metadata.protocol import ClusterProtocol
 from cluster.runtime.identity import IDENTITY_FILE, read_identity
 from cluster.runtime.protocol_watch import ProtocolWatch
 from node.ids import Incarnation, NodeName
 from node.store.disk.disk import write_durably
+from node.topology.commands import DeclareQueue
 from tests.support.amounts import slow
 from tests.support.sim_lab import NAMES, PATIENCE_S, Lab
 from tests.support.simulated import schedule
@@ -77,6 +80,26 @@ def test_the_protocol_rises_with_the_last_node(loop: SimulatedLoop) -> None:
     lab.upgrade("n1")
     assert lab.protocols() == {3}
     assert lab.held_back_by("n1") == []
+
+
+def test_consumers_from_before_it_rises_are_noted_when_it_does(loop: SimulatedLoop) -> None:
+    """Otherwise who knows of them may be lost with one machine, however long after the upgrade."""
+    lab = ReleaseLab(loop)
+    lab.upgrade("n2")
+    lab.upgrade("n3")
+    lab.change("n2", ChangeTopology(DeclareQueue("/", "q", durable=True, auto_delete=True), NodeName("n2")))
+
+    async def consume(channel: Channel) -> None:
+        await channel.consume("q", "t")
+        await asyncio.Event().wait()
+
+    consuming = lab.begin_to_use("n2", consume)
+    lab.upgrade("n1")
+    assert not consuming.done()
+    for node in lab.cluster.nodes.values():
+        queue = node.runtime.metadata.topology.queue("/", "q")
+        assert queue is not None
+        assert queue.was_consumed
 
 
 def test_a_new_cluster_has_the_newest_protocol_at_once(loop: SimulatedLoop) -> None:

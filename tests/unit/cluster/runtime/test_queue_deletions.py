@@ -178,6 +178,10 @@ async def test_while_a_member_may_not_know_that_command_consumers_are_remembered
     before = len(earlier.log.proposed)
     await earlier.runtime.gateway.consume(next_channel(earlier), queue.queue_id, CONSUMER)
     assert len(earlier.log.proposed) == before
+    earlier.raise_protocol()
+    earlier.runtime.gateway.note_consumers()
+    await earlier.settle()
+    assert earlier.log.proposed[before:] == [ChangeTopology(NoteConsumer("/", "q", queue.queue_id), N1)]
     await earlier.close()
 
 
