@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from functools import partial
 from typing import Protocol, cast
 
 from cluster.metadata.events import (
@@ -175,11 +176,11 @@ class Roles:
         known = self._state.masterships
         for queue in self._queues.held_queues():
             if queue.queue_id not in known:
-                self._queues.queue_deleted(queue)
+                _forget(queue.queue_id, partial(self._queues.queue_deleted, queue))
                 yield
         for queue_id in self._routes.routed_queues():
             if queue_id not in known:
-                self._routes.queue_deleted(queue_id)
+                _forget(queue_id, partial(self._routes.queue_deleted, queue_id))
                 yield
         yield from self._delete_leftovers()
 
@@ -271,3 +272,11 @@ class Roles:
             self._queues.follow(queue, record, is_discarded=is_discarded)
         finally:
             self._routes.mastership_changed(record)
+
+
+def _forget(queue_id: QueueId, deleted: Callable[[], None]) -> None:
+    """A queue was deleted while this node was away, or in what a snapshot skips; nobody else is to suffer for it."""
+    try:
+        deleted()
+    except Exception as error:
+        log.error("queue %d was deleted, and something of it stays here: %r", queue_id, error, exc_info=error)

@@ -18,6 +18,7 @@ from cluster.runtime.roles import TAKE_UP_SLICE_S
 from node.errors import DiskFullError, StorageError
 from node.ids import Incarnation, NodeName, QueueId
 from node.pieces import at_once
+from node.queues.events import ConsumerSpec
 from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VHOSTS_NAME
 from node.routing.router import Router
@@ -25,6 +26,7 @@ from node.store.steps import Steps
 from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteQueue, DeleteVhost
 from node.topology.records import QueueRecord
 from tests.support.runtime_bench import N1, N2, N3, RuntimeBench
+from tests.support.session_network import RecordingSink
 
 
 @pytest.fixture
@@ -193,6 +195,28 @@ async def test_a_copy_out_of_service_is_forgotten_when_a_snapshot_knows_its_queu
     bench.log.proposed.clear()
     await bench.pass_time(FAILURE_REPEAT_MS)
     assert not [command for command in bench.log.proposed if isinstance(command, MoveMaster | DropMirror)]
+
+
+@pytest.mark.parametrize("who", ["queues", "gateway"])
+async def test_a_mistake_about_a_queue_whose_deletion_a_snapshot_skips_stays_with_it(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, who: str
+) -> None:
+    """As of one that is followed: the node goes on, and so does what the snapshot says of other queues."""
+    gone = bench.declare("gone")
+    channel = bench.runtime.gateway.open_channel(RecordingSink())
+    await bench.runtime.gateway.consume(channel, gone, ConsumerSpec("tag", no_ack=False, exclusive=False))
+    bench.stand_aside()
+    bench.log.commit(ChangeTopology(DeleteQueue("/", "gone"), N1))
+    kept = bench.declare("kept")
+    bench.take_part()
+
+    def mistaken(_queue: object) -> None:
+        raise TypeError("a mistake of ours")
+
+    monkeypatch.setattr(getattr(bench.runtime, who), "queue_deleted", mistaken)
+    bench.runtime.metadata.restore(bench.runtime.metadata.state.snapshot())
+    assert f"queue {gone} was deleted, and something of it stays here" in caplog.text
+    assert isinstance(bench.runtime.queues.roles[kept], MasterRole)
 
 
 async def test_routes_follow_the_policies_that_a_snapshot_brings(bench: RuntimeBench) -> None:
