@@ -88,8 +88,8 @@ class QueueDeletions:
         """An auto-delete queue has a consumer: every later master is to know. Costs a commit once in the life of a
         queue; none of an exclusive one, which goes with its connection.
 
-        While a member does not know the command only this node and the queue's master know, as before it was there; then
-        this is said again (`ClusterGateway.note_consumers`)."""
+        While a member does not know the command only this node and the queue's master know, as before it was there;
+        when all know it, it is said again (`ClusterGateway.note_consumers`)."""
         is_known = protocol_of(_note_of(queue)) <= self._metadata.state.protocol
         if queue.was_consumed or queue.exclusive_owner is not None or not is_known or queue.queue_id in self._noting:
             return
