@@ -21,7 +21,7 @@ What is promised to a channel
   holds up all that is said after it in the same session (`cluster.sessions.backlog`).
 - **A call is answered or refused**, within `OPERATION_TIMEOUT_S`. If its session ends it is asked again in the next.
 - **A consumer is served by every later master**, or told that it is cancelled. It hears nothing before its caller knows
-  that it exists. A session that opens names the consumers before anything else, so they wait for no room on the link.
+  that it exists. A session with a master elsewhere begins with the consumers, so they wait for no room on the link.
 - **A delivery can be settled in its own session only.** At the end of a session the queue takes back what was not
   settled; a settlement that comes later names positions that have been given to others, and goes nowhere. So channels
   are told of the end, and what they have not sent to their clients they do not send.
@@ -424,14 +424,19 @@ class Entry:
         self._emit(ReopenLater(route.queue_id, delay_s))
 
     def _resume(self, route: Route) -> None:
-        """The session stands: attach the consumers again, send again what was never answered, let callers ask."""
+        """The session stands: send again what was never answered, attach the consumers again, let callers ask."""
         route.open()
         self.calls.route_opened(route)
         self._credits.open_route(route)
-        # First: behind what the link has no room for they may come after the queue was deleted for want of them.
-        self._consumers.attach_again(route)
+        if route.master != self._node:
+            # First: behind what the link has no room for they may come after the queue was deleted for want of them.
+            self._consumers.attach_again(route)
+            self._publishes.session_opened(route)
+            return
+        # A queue here refuses a consumer at once, and its channel may publish when it hears of that: behind the rest.
         self._publishes.session_opened(route)
-        if route.has_consumed and route.master == self._node and route.state is RouteState.OPEN:
+        self._consumers.attach_again(route)
+        if route.has_consumed and route.state is RouteState.OPEN:
             self._call(route, QueueProcess.was_consumed)
 
     def _lose(self, route: Route) -> None:

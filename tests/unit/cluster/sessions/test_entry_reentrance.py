@@ -8,7 +8,8 @@ import pytest
 
 from cluster.sessions.messages import SessionOpened
 from cluster.sessions.questions import Question
-from node.ids import NodeName, QueueId
+from node.ids import ChannelKey, NodeName, QueueId
+from node.message import decode_envelope
 from node.queues.backing_queue import Delivery
 from node.queues.events import INTERNAL_SEQ_BASE, ConsumerSpec
 from tests.support.entry_bench import EntryBench
@@ -135,3 +136,34 @@ def test_a_queue_that_fails_in_the_hands_of_one_channel_delivers_nothing_to_the_
     assert len(first.delivered) == 1
     assert second.sessions_over == [1]
     assert second.delivered == []
+
+
+class CancelledSink(RecordingSink):
+    """A channel that publishes at once when its consumer is cancelled."""
+
+    def __init__(self, publish: Callable[[], None]) -> None:
+        super().__init__()
+        self._publish = publish
+
+    def queue_cancelled_consumer(self, queue_id: int, consumer_tag: str) -> None:
+        super().queue_cancelled_consumer(queue_id, consumer_tag)
+        self._publish()
+
+
+def test_what_is_published_while_a_queue_here_refuses_a_consumer_stays_behind_what_is_sent_again() -> None:
+    """Behind a later one of the same origin it would pass for a repetition, and be confirmed without being there."""
+    bench = EntryBench("n2")
+    bench.sink = CancelledSink(lambda: bench.entry.publish(bench.channel, QUEUE, [message(2, b"2")], [2]))
+    bench.channel = bench.entry.open_channel(bench.sink)
+    bench.publishes(1)
+    bench.accepts(1)
+    bench.consumes(1, CONSUMER)
+    stored = SteeredQueue()
+    bench.masters_here(stored)
+    assert bench.queue is not None
+    bench.queue.consume(ChannelKey(NodeName("n3"), 1), ConsumerSpec("other", no_ack=False, exclusive=True))
+    bench.moves("n1", 2)
+    assert bench.sink.cancelled == ["tag"]
+    bench.run(QUEUE)
+    held = [decode_envelope(envelope)[0].body for _, envelope in stored.stored.read(stored.live)]
+    assert held == [b"1", b"2"]
