@@ -222,12 +222,13 @@ class ForcePromote:
     """An operator stops waiting for the complete copies of a queue that nobody serves: ``node`` is to serve it with
     what it has. What it lacks is lost, and counted.
 
-    ``epoch``: in which nobody served it, if that is said. What has been confirmed in later ones is not given up.
+    ``served_epoch``: the last before it was looked at in which a master may have served it that has ended
+    (`mastership.last_served_epoch`), if that is said. What has been confirmed since is not given up.
     """
 
     queue_id: QueueId
     node: NodeName
-    epoch: int | None = None
+    served_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

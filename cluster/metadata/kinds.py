@@ -62,7 +62,7 @@ ADDED_FIELDS: Mapping[type, Mapping[str, int]] = {
     QueueRecord: {"was_consumed": 3},
     commands.AdmitNode: {"as_of_index": 3},
     commands.ForgetNode: {"as_of_index": 3},
-    commands.ForcePromote: {"epoch": 3},
+    commands.ForcePromote: {"served_epoch": 3},
 }
 #: Since which protocol commands say of when they are, so that they are refused if it has become another matter.
 COMMANDS_HAVE_A_TIME = 3

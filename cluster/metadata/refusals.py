@@ -10,6 +10,7 @@ from cluster.metadata.errors import (
     StaleMastershipError,
     StillServedError,
 )
+from cluster.metadata.mastership import last_served_epoch
 from cluster.metadata.records import MastershipRecord, MemberRecord
 from node.topology.records import QueueRecord
 
@@ -22,11 +23,8 @@ def check_force_promote(
         raise StaleMastershipError(f"queue {command.queue_id} does not exist any more")
     if record.in_service:
         raise StillServedError(queue.name, record.master)
-    if command.epoch not in (None, record.epoch):
-        raise StaleMastershipError(
-            f"queue '{queue.name}' is in epoch {record.epoch}, and was looked at in {command.epoch}: look at it, and "
-            "ask again"
-        )
+    if command.served_epoch not in (None, last_served_epoch(record)):
+        raise StaleMastershipError(f"queue '{queue.name}' has been served since: look at it, and ask again")
     if member is None:
         raise NoSuchNodeError(command.node)
     if not member.is_up:

@@ -229,10 +229,10 @@ class NodeAdmin:
 
     async def force_promote(self, vhost: str, name: str, node: str, *, may_be_empty: bool = False) -> None:
         queue = self._queue(vhost, name)
-        epoch = self._copies.epoch_said(self._state.masterships[queue.queue_id])
+        served_epoch = await self._copies.served_epoch(queue)
         if not may_be_empty:
             await self._copies.require_something(queue, NodeName(node))
-        await self._change(ForcePromote(queue.queue_id, NodeName(node), epoch))
+        await self._change(ForcePromote(queue.queue_id, NodeName(node), served_epoch))
 
     async def held_copies(self, queue_ids: Sequence[QueueId]) -> Mapping[QueueId, int]:
         return await self._copies.held_here(queue_ids)

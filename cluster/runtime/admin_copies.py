@@ -24,6 +24,7 @@ from typing import Any
 
 from cluster.metadata.commands import Command, ForcePromote
 from cluster.metadata.errors import RefusedChangeError
+from cluster.metadata.mastership import last_served_epoch
 from cluster.metadata.records import MastershipRecord
 from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.node_runtime import NodeRuntime
@@ -46,7 +47,7 @@ class Inheritance:
     #: Those that a node gets which the rules would pass over.
     heirs: dict[QueueId, NodeName] = field(default_factory=dict)
     #: What their promotions say of when that was found.
-    epochs: dict[QueueId, Epoch | None] = field(default_factory=dict)
+    served_epochs: dict[QueueId, Epoch | None] = field(default_factory=dict)
     #: Durable ones that would be deleted, as far as is known.
     lost: list[QueueRecord] = field(default_factory=list)
     #: Members that did not say what they have.
@@ -88,9 +89,14 @@ class AdminCopies:
 
     # --- promotions ---
 
-    def epoch_said(self, record: MastershipRecord) -> Epoch | None:
-        """What a promotion may say of the record that it was decided on."""
-        return record.epoch if self._state.has_times else None
+    async def served_epoch(self, queue: QueueRecord) -> Epoch | None:
+        """What a promotion that is decided on now may say of when it is."""
+        await self._all_changed()
+        record = self._state.masterships.get(queue.queue_id)
+        return None if record is None else self._said(record)
+
+    def _said(self, record: MastershipRecord) -> Epoch | None:
+        return last_served_epoch(record) if self._state.has_times else None
 
     async def require_something(self, queue: QueueRecord, node: NodeName) -> None:
         """Raise `AdminRefused` if ``node`` has nothing of a queue that it could be made to serve, or does not say."""
@@ -130,7 +136,7 @@ class AdminCopies:
             queue, record = found.queues[queue_id], waiting[queue_id]
             heir = _best(record, {name: copies[queue_id] for name, copies in held.items() if queue_id in copies})
             if heir is not None:
-                found.heirs[queue_id], found.epochs[queue_id] = heir, self.epoch_said(record)
+                found.heirs[queue_id], found.served_epochs[queue_id] = heir, self._said(record)
             elif not record.mirrors and queue.durable:
                 found.lost.append(queue)
         return found
@@ -150,7 +156,9 @@ class AdminCopies:
 
     async def hand_over(self, found: Inheritance, change: Callable[[Command], Coroutine[Any, Any, Any]]) -> None:
         """Have the heirs serve. ``change`` commits a command; raises `WarrenError`."""
-        promotions = [ForcePromote(queue_id, heir, found.epochs[queue_id]) for queue_id, heir in found.heirs.items()]
+        promotions = [
+            ForcePromote(queue_id, heir, found.served_epochs[queue_id]) for queue_id, heir in found.heirs.items()
+        ]
         for begin in range(0, len(promotions), PROMOTIONS_AT_ONCE):
             some = promotions[begin : begin + PROMOTIONS_AT_ONCE]
             outcomes = await asyncio.gather(*(change(promotion) for promotion in some), return_exceptions=True)

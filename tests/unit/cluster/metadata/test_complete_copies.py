@@ -6,7 +6,6 @@ Records as in `test_mastership`. The last part tries every order of starting aft
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -30,6 +29,8 @@ from cluster.metadata.errors import (
     StaleMastershipError,
     StillServedError,
 )
+from cluster.metadata.mastership import last_served_epoch
+from cluster.metadata.records import MastershipRecord
 from node.ids import Epoch, NodeName, QueueId
 from tests.support.metadata_state import (
     ALL,
@@ -387,6 +388,10 @@ def test_forgetting_the_only_complete_copy_leaves_the_elected_master_what_it_has
 # --- an operator gives up waiting
 
 
+def force_to(node: NodeName, looked_at: MastershipRecord) -> ForcePromote:
+    return ForcePromote(looked_at.queue_id, node, last_served_epoch(looked_at))
+
+
 def test_an_operator_may_have_an_incomplete_copy_serve() -> None:
     cluster = unsynchronised(**{"ha-promote-on-failure": "when-synced"})
     cluster.down("n1")
@@ -430,7 +435,7 @@ def test_force_is_of_the_time_in_which_nobody_served() -> None:
     """Nobody decided, and the complete copy came back, confirmed more, and went again."""
     cluster = unsynchronised(**{"ha-promote-on-failure": "when-synced"})
     cluster.down("n1")
-    asked = ForcePromote(cluster.record().queue_id, N3, cluster.record().epoch)
+    asked = force_to(N3, cluster.record())
     cluster.up("n1", 2)
     cluster.serve()
     cluster.down("n1", 2)
@@ -438,7 +443,27 @@ def test_force_is_of_the_time_in_which_nobody_served() -> None:
     assert before.is_down
     assert isinstance(cluster.apply(asked).error, StaleMastershipError)
     assert cluster.record() == before
-    assert cluster.apply(replace(asked, epoch=before.epoch)).error is None
+    assert cluster.apply(force_to(N3, before)).error is None
+
+
+@pytest.mark.parametrize("is_served", [False, True])
+def test_force_that_was_asked_for_before_an_end_of_service_is_of_another_time(is_served: bool) -> None:
+    """Whoever asked was cut off. What was confirmed until the end the master alone has, and the epoch is the same."""
+    cluster = unsynchronised(**{"ha-promote-on-failure": "when-synced"})
+    cluster.down("n1")
+    cluster.apply(ForcePromote(cluster.record().queue_id, N2))
+    looked_at = cluster.record()
+    assert not looked_at.is_down
+    cluster.serve()
+    if is_served:
+        looked_at = cluster.record()
+    cluster.down("n2")
+    before = cluster.record()
+    assert before.is_down
+    assert before.epoch == looked_at.epoch
+    assert isinstance(cluster.apply(force_to(N3, looked_at)).error, StaleMastershipError)
+    assert cluster.record() == before
+    assert cluster.apply(force_to(N3, before)).error is None
 
 
 def test_force_is_refused_where_it_is_not_needed_or_cannot_help() -> None:
