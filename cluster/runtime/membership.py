@@ -144,7 +144,8 @@ class Membership:
         self._proposed_down: dict[NodeName, asyncio.Task[object]] = {}
         #: Peers that said goodbye, and were not heard of as up since (a dict for its order).
         self._stopped: dict[NodeName, None] = {}
-        #: Links that have come up so far, and peers that were declared up: each has yet to say anew what it has here.
+        #: Links that have come up so far, and peers that were declared up: each has yet to say anew what it has here. And
+        #: how often this node stood still: it has yet to hear what was said meanwhile.
         self.arrivals = 0
         #: Incarnations of the peers that this node is linked with.
         self._linked_lives: dict[NodeName, Incarnation] = {}
@@ -263,6 +264,7 @@ class Membership:
     def tick(self, now_ms: int, pause_ms: int) -> None:
         """Time passes; ``pause_ms``: so long this node stood still just now, and heard nobody."""
         if pause_ms:
+            self.arrivals += 1
             self._detector.excuse(pause_ms, now_ms)
         self._act_on(self._detector.tick(now_ms))
 

@@ -58,8 +58,8 @@ class SealedQueues(Protocol):
 
 
 class QueueDeletions:
-    """See the top of this module. ``arrivals``: how many links have come up so far, and nodes were declared up;
-    ``None`` while a node that counts as up cannot be spoken to, or stands still."""
+    """See the top of this module. ``arrivals``: how many links have come up so far, nodes were declared up, and how
+    often this one stood still; ``None`` while a node that counts as up cannot be spoken to, or stands still."""
 
     def __init__(
         self,

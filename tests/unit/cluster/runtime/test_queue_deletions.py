@@ -520,6 +520,21 @@ async def test_who_asks_for_a_session_late_has_his_time_to_attach_his_consumers(
     assert not exists(bench, queue_id)
 
 
+async def test_a_master_that_stood_still_hears_first_who_would_have_attached_meanwhile(bench: RuntimeBench) -> None:
+    queue_id = declare(bench, auto_delete=True)
+    bench.log.commit(ChangeTopology(NoteConsumer("/", "q", queue_id), N2))
+    bench.log.is_visible = False
+    move_there_and_back(bench, queue_id)
+    await bench.settle()
+    bench.log.is_visible = True
+    await asyncio.sleep(0)
+    bench.runtime.membership.tick(bench.runtime.now_ms(), 2000)
+    await asyncio.sleep(0)
+    assert not process_of(bench, queue_id).is_sealed
+    await bench.settle()
+    assert not exists(bench, queue_id)
+
+
 async def test_a_new_master_hears_from_the_entry_nodes_that_a_queue_was_consumed(bench: RuntimeBench) -> None:
     queue_id = declare(bench, auto_delete=True)
     move_there_and_back(bench, queue_id)
