@@ -144,8 +144,8 @@ class Membership:
         self._proposed_down: dict[NodeName, asyncio.Task[object]] = {}
         #: Peers that said goodbye, and were not heard of as up since (a dict for its order).
         self._stopped: dict[NodeName, None] = {}
-        #: Links that have come up so far, and peers that were declared up: each has yet to say anew what it has here. And
-        #: how often this node stood still: it has yet to hear what was said meanwhile.
+        #: Links that have come up so far, and peers that were declared up: each has yet to say anew what it has here.
+        #: And how often this node stood still: it has yet to hear what was said meanwhile.
         self.arrivals = 0
         #: Incarnations of the peers that this node is linked with.
         self._linked_lives: dict[NodeName, Incarnation] = {}
