@@ -145,7 +145,7 @@ class MirrorReplica:
     def _attach(self, node: NodeName, attach: Attach) -> None:
         if attach.epoch == self._heard_epoch and attach.attach_id <= self._attach_id:
             return
-        if attach.epoch != self._heard_epoch:
+        if attach.epoch != self._heard_epoch or self._master is None:
             self._foreign_below = min(self.local.next_seq_id, attach.next_seq_id)
         self.epoch = attach.epoch
         self._master = node

@@ -513,6 +513,19 @@ def test_what_a_mirror_has_of_an_earlier_master_is_flagged_until_the_difference_
     assert len(delivered) == count
 
 
+def test_what_a_mirror_has_of_an_earlier_master_is_flagged_by_its_next_life_as_well() -> None:
+    """It was closed behind the end of its master, which goes on all the same, and attaches again in that epoch."""
+    pair = Pair()
+    count = HORIZON_STEP_MIN + 10
+    pair.mirror_local.publish(publications(1, count))
+    pair.master.publish(publications(10_001, count))
+    pair.mirror = MirrorReplica(QUEUE, pair.mirror_local, Epoch(1), True, (Epoch(1), SeqId(count)))
+    pair.up().to_mirror()
+    record = replace(pair.record, epoch=Epoch(2), master=N2, mirrors=(), synchronised=(), served_epoch=Epoch(1))
+    delivered = pair.mirror.promote(N2, record).fetch(count, ack_required=True)
+    assert [delivery.redelivered for delivery in delivered] == [True] * count
+
+
 def test_a_master_that_attaches_goes_on_whatever_end_was_said_before() -> None:
     pair = Pair().up().quiet()
     pair.master.end()
