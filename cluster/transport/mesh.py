@@ -144,13 +144,16 @@ class Mesh:
             await asyncio.gather(*self._tasks, *self._serving, return_exceptions=True)
 
     def add_peer(self, name: NodeName, *addresses: str) -> None:
-        """A node joined, or may have moved: it is at one of these, the likeliest first."""
+        """A node joined, or may have moved: it is at one of these, the likeliest first.
+
+        Members are still heard of while this mesh stops, and then: no link is kept to these.
+        """
         known = self._peers.get(name)
         if known is not None:
             known.may_be_at(addresses)
         elif name != self.node:
             peer = self._peers[name] = Peer(self._home, name, addresses)
-            if self._is_started:
+            if self._is_started and not self._is_stopping:
                 peer.keep()
 
     def address_of(self, name: NodeName) -> str:

@@ -254,6 +254,22 @@ async def test_stopping_ends_a_stream_that_has_said_nothing_yet(pair: MeshNodes,
         await pair.stop(N1)
 
 
+async def test_nobody_is_looked_for_who_is_added_while_this_stops(pair: MeshNodes) -> None:
+    """What the group decides is followed until after the mesh has stopped."""
+    await pair.start_all()
+    mesh, carrier = pair.meshes[N1], pair.carriers[N1]
+    stop_carrier = carrier.stop
+
+    async def stop() -> None:
+        await stop_carrier()
+        mesh.add_peer(N3, "n3:1")
+
+    carrier.stop = stop  # type: ignore[method-assign]
+    async with asyncio.timeout(10):
+        await pair.stop(N1)
+    mesh.add_peer(NodeName("n4"), "n4:1")  # of which the fixture looks for a task
+
+
 async def test_no_callback_comes_after_stopping_began(pair: MeshNodes) -> None:
     pair.set_delay(0.001, 0.01)
     await pair.start_all()
