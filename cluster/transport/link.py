@@ -65,6 +65,8 @@ class Link:
         self.protocol = 0
         #: Of the peer's data directory; empty until its first word, or if it has none.
         self.peer_identity = ""
+        #: Where the peer was dialed; kept here for whoever did.
+        self.address = ""
         self.is_up = False
         self.is_closed = False
         #: Set by whichever comes first; tells who waits that `is_up` or `is_closed` changed.

@@ -166,8 +166,10 @@ class Peer:
                 break
             if result is ProbeResult.REFUSED:
                 refused.append(address)
+        if self.link is not None:
+            return  # it came while this looked: what was refused before says nothing of who has opened it
         self._note_refusals(refused)
-        if result is not ProbeResult.ACCEPTED or self.link is not None:
+        if result is not ProbeResult.ACCEPTED:
             return
         if address in self._addresses:
             self._addresses = list(dict.fromkeys((address, *self._addresses)))
@@ -286,7 +288,8 @@ class Peer:
     def _dial(self, link: Link) -> None:
         home = self._home
         hello = self._hello(link.peer_incarnation, link.number)
-        connection = home.carrier.connect(self.address, silence_timeout_ms=home.timing.silence_timeout_ms)
+        link.address = self.address
+        connection = home.carrier.connect(link.address, silence_timeout_ms=home.timing.silence_timeout_ms)
         link.dial(connection, hello, home.secret)
 
     def _hello(self, peer_incarnation: Incarnation, number: int) -> Hello:
@@ -306,7 +309,7 @@ class Peer:
         self._is_refusal_reported = False
         self._looks_in_vain = 0
         self._last_trouble = ""
-        self._met_at = self.address
+        self._met_at = link.address if link.address in self._addresses else ""  # it may have been told to move since
         logger.info("link %d to %s is up (incarnation %d)", link.number, link.peer, link.peer_incarnation)
         self._home.gate.linked(link.peer, link.peer_identity)
         self._home.handler.on_link_up(link.peer, link.peer_incarnation)
@@ -321,7 +324,8 @@ class Peer:
         if self._is_silent:
             return
         if not link.is_up:
-            self._addresses.append(self._addresses.pop(0))  # perhaps it is another's
+            if link.address == self.address:
+                self._addresses.append(self._addresses.pop(0))  # perhaps it is another's
             self._log_trouble(reason)
         else:
             logger.warning("link %d to %s is down: %s", link.number, link.peer, reason)

@@ -209,6 +209,21 @@ async def test_a_peer_is_dead_when_nobody_listens_where_it_was_met_last(pair: Me
     await pair.until(lambda: pair.listeners[N1].count("refused") == 1)
 
 
+async def test_nobody_is_met_where_a_peer_was_told_to_be_during_the_handshake(pair: MeshNodes) -> None:
+    """That nobody listens there says nothing of a peer whose link was dialed elsewhere."""
+    pair.set_delay(0.01, 0.01)
+    await pair.start(N2)
+    mesh = await pair.start(N1)
+    peer = mesh._peers[N2]
+    await pair.until(lambda: peer.link is not None)
+    assert mesh.up_peers == []
+    mesh.add_peer(N2, "n2:7", pair.addresses[N2])
+    await pair.until_all_up(1)
+    pair.reset(N1, N2)
+    await pair.until_all_up(2)
+    assert pair.listeners[N1].count("refused") == 0
+
+
 async def test_a_handler_that_fails_is_heard_and_costs_the_link(pair: MeshNodes) -> None:
     await pair.start_all()
     failures: list[object] = []

@@ -161,3 +161,22 @@ async def test_a_machine_that_is_back_before_the_silence_ends_resets_what_it_doe
     await pair.until(lambda: pair.listeners[survivor].count("up") == 2)
     assert now() - began < 1
     assert [what for what, _, _ in pair.listeners[survivor].happened] == ["up", "down", "up"]
+
+
+async def test_what_was_refused_before_a_link_came_is_no_news(pair: MeshNodes) -> None:
+    """Another address is silent, so looking takes a second, in which the peer may be back. If it was reported then, the
+    next death would not be."""
+    silent = NodeName("n0")
+    await pair.start_all()
+    pair.cut_both(N2, silent)
+    pair.meshes[N2].add_peer(N1, pair.addresses[N1], f"{silent}:1")
+    listener = pair.listeners[N2]
+    await pair.kill(N1)
+    await pair.until(lambda: listener.count("refused") == 1)
+    await asyncio.sleep(TIMING.probe_timeout_ms / 2000)
+    await pair.start(N1, incarnation=2)
+    await pair.until(lambda: listener.count("up") == 2)
+    await asyncio.sleep(5)
+    await pair.kill(N1)
+    await pair.until(lambda: listener.count("refused") == 2)
+    assert [what for what, _, _ in listener.happened] == ["up", "down", "refused", "up", "down", "refused"]
