@@ -40,8 +40,9 @@ def make_each(make: Callable[[_Item], _T], items: Iterable[_Item], per_piece: in
 class InTurns:
     """Pieces that are done some in each turn of the loop, until there is none: for work that comes in between, too.
 
-    ``step`` does the next piece, and returns false if there is none; it does not raise. ``call_soon`` as of a loop;
-    ``clock`` (seconds) goes on within a turn of it. A turn begins no piece after ``turn_s``, or after ``per_turn``.
+    ``step`` does the next piece, and returns false if there is none. It is not to raise; if it does by mistake, the
+    other pieces have their turn all the same. ``call_soon`` as of a loop; ``clock`` (seconds) goes on within a turn of
+    it. A turn begins no piece after ``turn_s``, or after ``per_turn``.
     """
 
     def __init__(
@@ -75,9 +76,13 @@ class InTurns:
         self.is_under_way = True
         end_s = self._clock() + self._turn_s
         left = self._per_turn
-        while self._step():
-            left -= 1
-            if not left or self._clock() >= end_s:
-                self._call_soon(self._turn)
-                return
+        try:
+            while self._step():
+                left -= 1
+                if not left or self._clock() >= end_s:
+                    self._call_soon(self._turn)
+                    return
+        except Exception:
+            self._call_soon(self._turn)  # otherwise nothing would ever be done again
+            raise
         self.is_under_way = False

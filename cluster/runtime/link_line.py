@@ -59,8 +59,10 @@ class LinkLine:
                 if not line:
                     del self._lines[node]
                 self._going_on = node
-                go_on()
-                self._going_on = None
+                try:
+                    go_on()
+                finally:
+                    self._going_on = None
                 return True
         return False
 

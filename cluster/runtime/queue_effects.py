@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -9,6 +10,8 @@ from cluster.metadata.records import MastershipRecord
 from node.ids import NodeName, QueueId
 from node.queues.events import DeleteUnused, QueueEffect
 from node.topology.records import QueueRecord
+
+log = logging.getLogger(__name__)
 
 
 class LocalChannels(Protocol):
@@ -64,6 +67,12 @@ class QueueEffects:
         self._here.mastership_changed(record)
 
     def role_ended(self, queue_id: QueueId) -> None:
-        """The queue process of this queue is gone from this node."""
-        self._here.queue_stopped(queue_id)
+        """The queue process of this queue is gone from this node.
+
+        What a channel makes wrong of that is its own: the role ends all the same, and whoever else used it is told.
+        """
         self._elsewhere.queue_stopped(queue_id)
+        try:
+            self._here.queue_stopped(queue_id)
+        except Exception:
+            log.exception("a channel could not be told that queue %d is served here no more", queue_id)

@@ -127,3 +127,18 @@ def test_many_go_on_in_many_turns() -> None:
 def test_room_for_which_nobody_waits_is_no_news(bench: Bench) -> None:
     bench.line.room_came(N1)
     assert bench.later == []
+
+
+def test_a_mistake_of_who_goes_on_stops_nobody_else(bench: Bench) -> None:
+    def mistaken() -> None:
+        raise TypeError("a mistake of ours")
+
+    bench.line.wait(N1, "mistaken", mistaken)
+    bench.waits("second")
+    bench.room[N1] = 2
+    bench.line.room_came(N1)
+    with pytest.raises(TypeError):
+        bench.turn()
+    assert bench.line.has_others(N1), "nobody goes on just now"
+    bench.turn()
+    assert bench.take_gone_on() == ["second"]

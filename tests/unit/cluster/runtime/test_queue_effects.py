@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from cluster.metadata.records import MastershipRecord
 from cluster.runtime.queue_effects import QueueEffects
 from node.ids import ChannelKey, QueueId
@@ -49,3 +51,16 @@ def test_each_channel_hears_its_own_in_order() -> None:
     record = mastership(Q, N1)
     effects.role_began(record)
     assert (here.began, elsewhere.began) == ([record], []), "other nodes ask again by themselves"
+
+
+def test_a_role_ends_for_all_others_though_a_channel_makes_a_mistake_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    class Mistaken(Channels):
+        def queue_stopped(self, queue_id: QueueId) -> None:
+            raise TypeError("a mistake of ours")
+
+    elsewhere = Channels()
+    effects = QueueEffects(N1, lambda _queue, _may_return: None)
+    effects.connect(Mistaken(), elsewhere)
+    effects.role_ended(Q.queue_id)
+    assert elsewhere.stopped == [Q.queue_id], "their sessions would go on with a process that is gone"
+    assert "a mistake of ours" in caplog.text
