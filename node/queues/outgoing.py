@@ -39,8 +39,11 @@ class Outgoing:
         consumer.outbox.extend(deliveries)
 
     def channel_gone(self, channel: ChannelKey) -> None:
-        """Nobody is there to receive what its consumers were to be given."""
+        """Nobody is there to receive what its consumers were to be given. And if it was cut off, it sends again what it
+        was to be told is refused, and is told then what is decided then."""
         self._consumers = [consumer for consumer in self._consumers if consumer.channel != channel]
+        if self.rejected:
+            self.rejected = [token for token in self.rejected if token[0] != channel]
 
     def take(self, confirmed: Sequence[Hashable], grants: Sequence[tuple[ChannelKey, int]]) -> list[QueueEffect]:
         """All of it, with the tokens that the backing queue has given back, and what channels are granted.

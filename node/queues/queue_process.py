@@ -447,6 +447,8 @@ class QueueProcess:
         ``may_return``: it may merely be cut off, and attach its consumers again.
         """
         self.flow.end(channel)
+        # Deliveries to be acked are requeued below, the others are lost on the way.
+        self._outgoing.channel_gone(channel)
         self._returns.expect_no_more(channel)
         if not may_return:
             self._repetitions.channel_closed(channel)
@@ -456,8 +458,6 @@ class QueueProcess:
         had_consumers = bool(holdings.consumers)
         for consumer in list(holdings.consumers.values()):
             self._remove_consumer(consumer)
-        # Those to be acked are requeued below, the others are lost on the way.
-        self._outgoing.channel_gone(channel)
         del self._holdings.by_channel[channel]
         if holdings.held:
             if self._options.is_limited:

@@ -46,6 +46,19 @@ def test_what_was_accepted_after_a_refusal_is_known_when_it_comes_a_third_time()
     assert bodies(bench) == [b"3"]
 
 
+def test_what_comes_again_before_its_refusal_was_said_is_refused_or_taken_and_not_both() -> None:
+    """The link was there again before the queue had its turn, as with thousands of others that have theirs first."""
+    bench = QueueBench(max_length=2, overflow="reject-publish")
+    bench.publish(4)
+    bench.process.channel_down(channel(1000), may_return=True)
+    bench.process.purge()
+    bench.publish_again(1, 2, 3)
+    assert bench.drain() == ["confirm 1 2 3 1 2"]
+    bench.publish_again(4)
+    assert bench.drain() == ["confirm 4"]
+    assert bodies(bench) == [b"3", b"4"]
+
+
 def test_what_was_refused_and_comes_again_to_a_full_queue_is_refused_again() -> None:
     bench = QueueBench(max_length_bytes=10, overflow="reject-publish")
     bench.publish(1, body=b"x" * 11)
