@@ -132,6 +132,8 @@ class ChannelCredits:
         for hops in self._link_hops.values():
             assert hops.keys() <= self._sinks.keys(), "only open channels wait for a link"
         assert route.hops.keys() <= self._sinks.keys(), "credit is kept for open channels only"
+        for hop in route.hops.values():
+            assert hop.balance <= hop.credit.initial, "nobody is given back what he has not used"
         if route.is_down:
             for channel_id, hop in route.hops.items():
                 kept = len(route.unconfirmed.get(channel_id, ()))

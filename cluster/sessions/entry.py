@@ -226,7 +226,8 @@ class Entry:
             elif isinstance(effect, RejectPublished):
                 self._answered(route, effect.channel.channel_id, effect.publish_seqs, rejected=True)
             elif isinstance(effect, GrantCredit):
-                self._credits.pay(route, effect.channel.channel_id, effect.messages)
+                if route.state is RouteState.OPEN:  # it may have failed in the hands of a channel, as above
+                    self._credits.pay(route, effect.channel.channel_id, effect.messages)
             elif isinstance(effect, CancelConsumer):
                 self._consumers.cancelled(route, effect.channel.channel_id, effect.consumer_tag)
 

@@ -8,10 +8,10 @@ import pytest
 
 from cluster.sessions.messages import SessionOpened
 from cluster.sessions.questions import Question
-from node.ids import ChannelKey, NodeName, QueueId
+from node.ids import ChannelKey, NodeName, QueueId, SeqId
 from node.message import decode_envelope
 from node.queues.backing_queue import Delivery
-from node.queues.events import INTERNAL_SEQ_BASE, ConsumerSpec
+from node.queues.events import INTERNAL_SEQ_BASE, ConsumerSpec, Deliver, GrantCredit
 from tests.support.entry_bench import EntryBench
 from tests.support.queue_bench import SteeredQueue
 from tests.support.session_network import QUEUE, RecordingSink, message
@@ -167,3 +167,14 @@ def test_what_is_published_while_a_queue_here_refuses_a_consumer_stays_behind_wh
     bench.run(QUEUE)
     held = [decode_envelope(envelope)[0].body for _, envelope in stored.stored.read(stored.live)]
     assert held == [b"1", b"2"]
+
+
+def test_a_queue_that_fails_in_the_hands_of_a_channel_grants_nothing_any_more() -> None:
+    """What it was given before counts no more, and its successor is given all that is unconfirmed anew."""
+    bench = EntryBench("n1")
+    bench.masters_here(SteeredQueue())
+    consumes_here(bench, FailingSink(bench))
+    bench.publishes(1)
+    delivered = Deliver(bench.channel, "tag", [Delivery(SeqId(0), message(1, b"1"), False)])
+    bench.entry.local_effects(QUEUE, [delivered, GrantCredit(bench.channel, 50)])
+    bench.entry.check_invariants()
