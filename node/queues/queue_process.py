@@ -170,8 +170,7 @@ class QueueProcess:
 
     @property
     def _publishes_wait(self) -> bool:
-        """For the fate of a closed queue, or (overflow ``reject-publish``) for what returns: then it is known if there
-        is room."""
+        """For the fate of a closed queue, or (overflow ``reject-publish``) to know if what returns leaves it room."""
         return self._is_closed or (self._returns.ready > 0 and self._options.refuses_publishes)
 
     @property
@@ -274,6 +273,7 @@ class QueueProcess:
             self._backing_queue.publish(publications)
             if is_resent:
                 self._backing_queue.flag_redelivered()
+                self._may_dispatch_more = True  # it went past consumers that may wait for it
 
     def _publish_or_reject(self, publications: list[Publication], is_resent: bool) -> None:
         """Overflow ``reject-publish``: take what fits, refuse the rest."""

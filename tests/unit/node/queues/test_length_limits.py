@@ -112,6 +112,17 @@ def test_what_is_sent_again_goes_to_a_waiting_consumer_flagged(overflow: str) ->
     assert bench.deliveries() == ["1.t: 1*"]
 
 
+@pytest.mark.parametrize(
+    ("limit", "left"), [({"max_length": 0}, []), ({"max_length": 1}, [5]), ({"max_length_bytes": 1}, [5])]
+)
+def test_nothing_that_is_sent_again_is_dropped_while_a_consumer_waits(limit: dict[str, int], left: list[int]) -> None:
+    bench = QueueBench(**limit)
+    bench.consume(prefetch_count=3)
+    bench.process.publish(channel(1000), [message(number) for number in range(1, 6)], range(1, 6), is_resent=True)
+    assert bench.drain() == ["1.t: 1* 2* 3*", "confirm 1 2 3 4 5"]
+    assert bench.ready == left, "the limit is kept of what nobody can take"
+
+
 def test_a_promoted_mirror_keeps_what_is_above_the_limit() -> None:
     pair = Pair().up().quiet()
     options = queue_options({"x-max-length": 2, "x-overflow": "reject-publish"})
