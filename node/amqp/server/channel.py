@@ -159,6 +159,10 @@ class ChannelShell:
                     self._owner.internal_error()
         finally:
             self._draining = False
+        if self._work is not None and self.machine.state is ChannelState.CLOSING_BY_SERVER:
+            # The end of the channel stands behind the work, and so does the word of it: whoever has heard that may use
+            # the number for another one.
+            self._owner.has_undone(self)
         self._owner.channel_changed(self)
 
     # --- long work ---

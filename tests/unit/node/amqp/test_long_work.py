@@ -108,6 +108,38 @@ async def test_recover_is_answered_and_gives_all_back(consumer: Client, broker: 
     assert sorted(set(settled(broker, "requeue"))) == ALL_DELIVERED
 
 
+class SlowWork:
+    """Work of so many turns."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def step(self, _broker: BrokerChannel) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+
+async def test_a_channel_that_fails_behind_long_work_can_be_opened_again(
+    client: Client, broker: ObservedBroker
+) -> None:
+    """Its client is told when the work is done: what answers that, and what follows, is not looked at before."""
+    work = SlowWork(20)
+    broker.connections[0].channels[0].publish = lambda _requests: work
+    broker.hold_calls = asyncio.Event()
+    bad_ack = method_bytes(1, Basic.Ack(99))
+    await client.send(Queue.Declare(queue="q"), data=publish_bytes(1) + bad_ack)
+    client.server.clock = lambda: -work.left * TURN_S
+    broker.hold_calls.set()
+    told = []
+    for _ in range(100):
+        await asyncio.sleep(0)
+        told += (names := client.names())
+        if "Channel.Close" in names:
+            assert work.left == 0
+            client.shell.data_received(method_bytes(1, Channel.CloseOk()) + method_bytes(1, Channel.Open()))
+    assert told == ["Queue.DeclareOk", "Channel.Close", "Channel.OpenOk"]
+
+
 class Recorder:
     """Writes down what is requeued, and how."""
 
