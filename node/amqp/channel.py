@@ -207,8 +207,8 @@ class ChannelMachine:
         self._is_working = True
 
     def work_done(self) -> None:
-        """Go on. May raise `ConnectionFailure` (a later item was bad)."""
-        self._is_working = False
+        """Go on, unless there is more behind it. May raise `ConnectionFailure` (a later item was bad)."""
+        self._is_working = any(isinstance(effect, DoWork) for effect in self.effects)
         self._finish_commit()
         self._resume()
 

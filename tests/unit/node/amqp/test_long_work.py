@@ -210,6 +210,26 @@ async def test_a_large_commit_is_worked_off_in_steps_and_answered_at_the_end(
     assert commits + consumer.names().count("Tx.CommitOk") == 2
 
 
+async def test_a_large_commit_behind_other_long_work_is_not_answered_when_that_is_done(
+    client: Client, broker: ObservedBroker
+) -> None:
+    """All of it waited behind one call, so the commit is known before the first publish turns out to be long."""
+    channel = broker.connections[0].channels[0]
+    publish, channel.publish = channel.publish, lambda _requests: works.pop() or publish(_requests)
+    works: list[SlowWork | None] = [None] * PUBLISHES + [SlowWork(2)]
+    broker.hold_calls = asyncio.Event()
+    transaction = method_bytes(1, Tx.Select()) + publish_bytes(1) * PUBLISHES + COMMIT
+    await client.send(Queue.Declare(queue="q"), data=publish_bytes(1) + transaction)
+    client.server.clock = lambda: len(broker.calls) * TURN_S
+    broker.hold_calls.set()
+    told: list[str] = []
+    while "Tx.CommitOk" not in told:
+        await asyncio.sleep(0)
+        told += client.names()
+    assert len([request for requests in calls(broker, "publish") for request in requests]) == PUBLISHES
+    assert told == ["Queue.DeclareOk", "Tx.SelectOk", "Tx.CommitOk"]
+
+
 @pytest.mark.parametrize(
     ("how", "after"),
     few_fast(
