@@ -431,7 +431,7 @@ class ConnectionShell(asyncio.Protocol):
 
     def _flush(self) -> None:
         dirty, self._dirty = self._dirty, {}
-        if self._closing is None:
+        if self._closing is None and not self.machine.is_closed_by_server:  # `fail` has said what was to be said
             for channel in dirty:
                 channel.machine.flush_confirms()
         output = self._output

@@ -22,7 +22,7 @@ from tests.support.amounts import few_fast
 from tests.support.amqp_frames import method_bytes, publish_bytes
 from tests.support.messages import make_message
 from tests.support.observed_broker import ObservedBroker
-from tests.support.server_client import Basic, Channel, Client, Connection, Queue, Tx, calls
+from tests.support.server_client import Basic, Channel, Client, Confirm, Connection, Queue, Tx, calls
 
 DELIVERED = LONG_SETTLEMENT + 476
 #: Their positions.
@@ -138,6 +138,22 @@ async def test_a_channel_that_fails_behind_long_work_can_be_opened_again(
             assert work.left == 0
             client.shell.data_received(method_bytes(1, Channel.CloseOk()) + method_bytes(1, Channel.Open()))
     assert told == ["Queue.DeclareOk", "Channel.Close", "Channel.OpenOk"]
+
+
+async def test_nothing_is_confirmed_behind_the_end_of_a_connection(client: Client, broker: ObservedBroker) -> None:
+    """Work goes on meanwhile: what a node that pauses finds unroutable may be so by its old metadata only."""
+    await client.send(Confirm.Select())
+    work = SlowWork(20)
+    broker.connections[0].channels[0].publish = lambda _requests: work
+    client.server.clock = lambda: -work.left * TURN_S
+    client.shell.data_received(publish_bytes(1))
+    broker.controls[0].close(320, "the node pauses")
+    await turns(5)
+    sink = broker.bench.broker.connections[broker.connections[0].number].channels[1]._sink
+    sink.confirm([1])
+    assert work.left > 0
+    await finish(client)
+    assert client.names() == ["Connection.Close"]
 
 
 class Recorder:

@@ -115,7 +115,7 @@ def test_what_is_sent_again_goes_to_a_waiting_consumer_flagged(overflow: str) ->
 @pytest.mark.parametrize(
     ("limit", "left"), [({"max_length": 0}, []), ({"max_length": 1}, [5]), ({"max_length_bytes": 1}, [5])]
 )
-def test_nothing_that_is_sent_again_is_dropped_while_a_consumer_waits(limit: dict[str, int], left: list[int]) -> None:
+def test_nothing_that_is_sent_again_is_dropped_while_a_consumer_waits(limit: dict[str, Any], left: list[int]) -> None:
     bench = QueueBench(**limit)
     bench.consume(prefetch_count=3)
     bench.process.publish(channel(1000), [message(number) for number in range(1, 6)], range(1, 6), is_resent=True)
