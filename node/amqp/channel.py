@@ -104,6 +104,8 @@ class ChannelMachine:
         self._call: ColdCall | None = None
         self._committing = False
         self._is_working = False
+        #: The server ends the connection: no commit is answered any more.
+        self.is_over = False
         #: What waited is being handled, see `_resume`.
         self._is_resuming = False
 
@@ -287,7 +289,7 @@ class ChannelMachine:
             self.deliveries.perform(settlement, group_by_source(entries))
 
     def _finish_commit(self) -> None:
-        if not self._committing or self.confirms.open_count or self.state is not ChannelState.OPEN:
+        if not self._committing or self.confirms.open_count or self.is_over or self.state is not ChannelState.OPEN:
             return
         if self._is_working:
             return  # what is confirmed so far is not all

@@ -137,8 +137,7 @@ class ConnectionShell(asyncio.Protocol):
         self._broker: BrokerConnection | None = None
         self._closing: asyncio.Task[None] | None = None
         self._is_lost = False
-        self._received_bytes = 0
-        self._sent_bytes = 0
+        self._received_bytes = self._sent_bytes = 0
         self._peer: tuple[str, int] = ("", 0)
         self._local: tuple[str, int] = ("", 0)
         self._transport: asyncio.Transport
@@ -517,8 +516,9 @@ class ConnectionShell(asyncio.Protocol):
             return
         log.warning("%s closed by an error: %s", self.name, error)
         self._held = None
-        for channel in self._dirty:
+        for channel in self._channels.values():
             channel.machine.flush_confirms()
+            channel.machine.is_over = True
         self._dirty.clear()
         self.machine.fail(self._loop.time(), error, method_index)
         self.reading.update()

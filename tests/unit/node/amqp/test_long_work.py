@@ -283,6 +283,18 @@ async def test_a_commit_that_was_begun_is_carried_out_whatever_becomes_of_its_cl
         assert answer in consumer.names()
 
 
+async def test_a_commit_is_not_answered_behind_the_end_of_a_connection(
+    consumer: Client, broker: ObservedBroker
+) -> None:
+    await begin(consumer, broker)
+    consumer.shell.data_received(COMMIT)
+    await turns(2)
+    broker.controls[0].close(320, "the node pauses")
+    await finish(consumer)
+    assert published(broker) == list(range(PUBLISHES))
+    assert consumer.names() == ["Connection.Close"]
+
+
 async def test_a_commit_whose_exchange_is_gone_fails_before_anything_of_it_happens(
     consumer: Client, broker: ObservedBroker
 ) -> None:
