@@ -26,6 +26,7 @@ from cluster.metadata.events import MemberChanged
 from cluster.runtime.background import Background
 from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.presence import Presence
+from cluster.runtime.undecided import Undecided
 from cluster.wire.convert import QueueFrameMessage
 from node.config import NodeConfig
 from node.errors import WarrenError
@@ -126,7 +127,6 @@ class Membership:
         self._config = config
         self._loop = asyncio.get_running_loop()
         self._metadata = metadata
-        self._background = background
         self._now_ms = now_ms
         self._spoken = spoken
         self._links = links
@@ -141,7 +141,7 @@ class Membership:
         self._has_joined = False
         self._is_stopping = False
         #: Peers whose `NodeDown` is being proposed, as long as this node leads and holds them for down.
-        self._proposed_down: dict[NodeName, asyncio.Task[object]] = {}
+        self._proposed_down: Undecided[NodeName] = Undecided(background)
         #: Peers that said goodbye, and were not heard of as up since (a dict for its order).
         self._stopped: dict[NodeName, None] = {}
         #: Links that have come up so far, and peers that were declared up: each has yet to say anew what it has here.
@@ -280,14 +280,14 @@ class Membership:
         if leader is not None:
             log.info("the metadata group is led by %s", leader)
         if leader != self.node:
-            for peer in list(self._proposed_down):
-                self._withdraw(peer)
+            for peer in self._proposed_down:
+                self._proposed_down.withdraw(peer)
         self._propose_all_down()
 
     def _act_on(self, changes: Sequence[VerdictChange]) -> None:
         for change in changes:
             if change.verdict is not Verdict.DOWN:
-                self._withdraw(change.peer)
+                self._proposed_down.withdraw(change.peer)  # it lives
                 continue
             if change.peer not in self._stopped:
                 log.warning("%s is %s", change.peer, "dead" if change.is_certain else "silent for too long")
@@ -309,23 +309,8 @@ class Membership:
         if not proposes_node_down(self.node, self._metadata.consensus.leader, peer):
             return
         if peer not in self._proposed_down:
-            change = self._loop.create_task(self._metadata.change(NodeDown(peer, member.incarnation)))
-            self._proposed_down[peer] = change
-            change.add_done_callback(lambda done: self._declared(peer, done))
-            self._background.spawn(change, f"declaring {peer} down")
-
-    def _declared(self, peer: NodeName, change: asyncio.Task[object]) -> None:
-        if self._proposed_down.get(peer) is change:
-            del self._proposed_down[peer]
-        if not change.cancelled():
-            change.exception()  # told by the background, unless that has ended before
-
-    def _withdraw(self, peer: NodeName) -> None:
-        """It lives, or it is not for this node to say any more that it does not. What is undecided is proposed again
-        under each new leader, for half a minute: by then it could only do harm."""
-        change = self._proposed_down.pop(peer, None)
-        if change is not None:
-            change.cancel()
+            change = self._metadata.change(NodeDown(peer, member.incarnation))
+            self._proposed_down.propose(peer, change, f"declaring {peer} down")
 
     # --- what the cluster has decided ---
 

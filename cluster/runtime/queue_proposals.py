@@ -14,7 +14,6 @@ would end a mastership that goes on, and call a good copy lost.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Protocol
 
@@ -34,6 +33,7 @@ from cluster.runtime.background import Background
 from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.records import Records
 from cluster.runtime.service_requests import ServiceRequests
+from cluster.runtime.undecided import Undecided
 from node.ids import NodeName, QueueId
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class QueueProposals:
         #: Of mirrors that this node had dropped from queues it masters, and of its own copies that have room again.
         self._places: dict[tuple[QueueId, NodeName], _Place] = {}
         #: Moves away from copies of this node that have failed, which are not decided yet.
-        self._moves: dict[QueueId, asyncio.Task[object]] = {}
+        self._moves: Undecided[QueueId] = Undecided(background)
 
     def propose(self, command: Command) -> None:
         """Have it committed, if the cluster agrees; a refusal is logged."""
@@ -92,7 +92,8 @@ class QueueProposals:
             return
         self._service_requests.withdraw(record.queue_id)
         if candidates := heirs(record):
-            self._ask_to_move(MoveMaster(record.queue_id, record.epoch, candidates[0], is_old_lost=is_damaged))
+            move = MoveMaster(record.queue_id, record.epoch, candidates[0], is_old_lost=is_damaged)
+            self._moves.propose(record.queue_id, self._metadata.change(move), f"proposal {move}")
         else:
             log.error(
                 "queue %d has no other complete copy that is up: it is unavailable until this node has room on its "
@@ -100,24 +101,9 @@ class QueueProposals:
                 record.queue_id,
             )
 
-    def _ask_to_move(self, command: MoveMaster) -> None:
-        """In place of what was asked for when the record was another."""
-        queue_id = command.queue_id
-        self.goes_on(queue_id)
-        change = self._moves[queue_id] = asyncio.get_running_loop().create_task(self._metadata.change(command))
-        change.add_done_callback(lambda done: self._move_decided(queue_id, done))
-        self._background.spawn(change, f"proposal {command}")
-
-    def _move_decided(self, queue_id: QueueId, change: asyncio.Task[object]) -> None:
-        if self._moves.get(queue_id) is change:
-            del self._moves[queue_id]
-        if not change.cancelled():
-            change.exception()  # told by the background, unless that has ended before
-
     def goes_on(self, queue_id: QueueId) -> None:
         """The copy of this node, which masters the queue, is about to be opened again."""
-        if (change := self._moves.pop(queue_id, None)) is not None:
-            change.cancel()
+        self._moves.withdraw(queue_id)
 
     def report(self, record: MastershipRecord, report: MirroringReport) -> None:
         """What mirroring has found out about a queue that this node masters."""
