@@ -156,9 +156,9 @@ class Ending:
         stage = self._stage
         consumers = [client for client in stage.consumers if client.place is not None and client.place[0] == queue]
         waiting = [client.name for client in consumers if client.is_waiting]
-        # Of those that consume one after the other, nobody here knows whose turn it is.
-        is_served = len(waiting) < len(consumers) if stage.personality.has_single_active else not waiting
-        ready = 0 if is_served or not waiting else ready_in(stage.cluster, queue_name(queue))
+        if not waiting or (stage.personality.has_single_active and len(waiting) < len(consumers)):
+            return ""  # of those that consume one after the other, nobody here knows whose turn it is
+        ready = ready_in(stage.cluster, queue_name(queue))
         return f"{ready} messages in {queue_name(queue)}, and {', '.join(waiting)} would take some" if ready else ""
 
     # --- drain ---
