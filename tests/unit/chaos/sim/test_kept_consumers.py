@@ -7,6 +7,7 @@ import asyncio
 from chaos.sim.client import Channel
 from chaos.sim.taps import tapped
 from cluster.metadata.commands import ChangeTopology, MoveMaster
+from cluster.metadata.records import MastershipRecord
 from cluster.sessions.host import SessionHost
 from node.ids import NodeName
 from node.topology.commands import DeclareQueue
@@ -28,18 +29,23 @@ class Consumer:
         await channel.cancel("t")
 
 
-def test_a_consumer_whose_node_stands_still_while_the_master_moves_keeps_its_queue(founded_lab: Lab) -> None:
-    """For less than the cluster needs to notice: its links are up, and it has yet to hear of the move."""
-    lab = founded_lab
+def consumed(lab: Lab, **consumers: Consumer) -> tuple[MastershipRecord, list[asyncio.Task[None]]]:
+    """An auto-delete queue with messages, mastered by n1, and who consumes from it through which node."""
     lab.set_policy("n1", {"ha-mode": "all", "ha-sync-mode": "automatic"})
     lab.change("n1", ChangeTopology(DeclareQueue("/", "q", durable=True, auto_delete=True), NodeName("n1")))
     lab.until_converged()
-
-    consuming = lab.begin_to_use("n3", Consumer().consume)
+    tasks = [lab.begin_to_use(node, consumer.consume) for node, consumer in consumers.items()]
     lab.publish("n1", "q", COUNT)
     lab.until_converged()
     record = lab.record("n1", "q")
     assert record is not None
+    return record, tasks
+
+
+def test_a_consumer_whose_node_stands_still_while_the_master_moves_keeps_its_queue(founded_lab: Lab) -> None:
+    """For less than the cluster needs to notice: its links are up, and it has yet to hear of the move."""
+    lab = founded_lab
+    record, (consuming,) = consumed(lab, n3=Consumer())
     lab.cluster.pause("n3")
     lab.change("n1", MoveMaster(record.queue_id, record.epoch, NodeName("n2")))
     lab.pass_time(3.5)
@@ -53,14 +59,7 @@ def test_a_consumer_whose_node_stands_still_while_the_master_moves_keeps_its_que
 def test_a_consumer_whose_node_stands_still_before_it_can_attach_it_keeps_its_queue(founded_lab: Lab) -> None:
     """It has heard of the move, and has asked the new master for a session."""
     lab = founded_lab
-    lab.set_policy("n1", {"ha-mode": "all", "ha-sync-mode": "automatic"})
-    lab.change("n1", ChangeTopology(DeclareQueue("/", "q", durable=True, auto_delete=True), NodeName("n1")))
-    lab.until_converged()
-    consuming = lab.begin_to_use("n3", Consumer().consume)
-    lab.publish("n1", "q", COUNT)
-    lab.until_converged()
-    record = lab.record("n1", "q")
-    assert record is not None
+    record, (consuming,) = consumed(lab, n3=Consumer())
     asked: list[NodeName] = []
 
     def hear(_host: SessionHost, _result: object, node: NodeName, _message: object) -> None:
@@ -81,15 +80,8 @@ def test_a_consumer_whose_node_stands_still_before_it_can_attach_it_keeps_its_qu
 
 def test_it_keeps_it_though_the_last_one_that_is_there_is_cancelled(founded_lab: Lab) -> None:
     lab = founded_lab
-    lab.set_policy("n1", {"ha-mode": "all", "ha-sync-mode": "automatic"})
-    lab.change("n1", ChangeTopology(DeclareQueue("/", "q", durable=True, auto_delete=True), NodeName("n1")))
-    lab.until_converged()
     lasting, passing = Consumer(), Consumer()
-    tasks = lab.begin_to_use("n3", lasting.consume), lab.begin_to_use("n2", passing.consume)
-    lab.publish("n1", "q", COUNT)
-    lab.until_converged()
-    record = lab.record("n1", "q")
-    assert record is not None
+    record, tasks = consumed(lab, n3=lasting, n2=passing)
     lab.cluster.pause("n3")
     lab.change("n1", MoveMaster(record.queue_id, record.epoch, NodeName("n2")))
     lab.pass_time(0.5)

@@ -503,7 +503,8 @@ async def test_a_node_that_was_declared_up_has_its_time_to_attach_its_consumers(
     assert not exists(bench, queue_id)
 
 
-async def test_who_asks_for_a_session_late_has_his_time_to_attach_his_consumers(bench: RuntimeBench) -> None:
+async def looked_at_once(bench: RuntimeBench) -> QueueId:
+    """An auto-delete queue that had a consumer and has a new master: a second look like the first would delete it."""
     queue_id = declare(bench, auto_delete=True)
     bench.log.commit(ChangeTopology(NoteConsumer("/", "q", queue_id), N2))
     bench.log.is_visible = False
@@ -511,6 +512,11 @@ async def test_who_asks_for_a_session_late_has_his_time_to_attach_his_consumers(
     await bench.settle()
     bench.log.is_visible = True
     await asyncio.sleep(0)
+    return queue_id
+
+
+async def test_who_asks_for_a_session_late_has_his_time_to_attach_his_consumers(bench: RuntimeBench) -> None:
+    queue_id = await looked_at_once(bench)
     epoch = bench.record(queue_id).epoch
     bench.runtime.switchboard.on_queue_frames(N2, [SessionOpen(queue_id, 5, epoch, 800, has_consumed=True)])
     bench.runtime.queues.run(queue_id)
@@ -521,13 +527,7 @@ async def test_who_asks_for_a_session_late_has_his_time_to_attach_his_consumers(
 
 
 async def test_a_master_that_stood_still_hears_first_who_would_have_attached_meanwhile(bench: RuntimeBench) -> None:
-    queue_id = declare(bench, auto_delete=True)
-    bench.log.commit(ChangeTopology(NoteConsumer("/", "q", queue_id), N2))
-    bench.log.is_visible = False
-    move_there_and_back(bench, queue_id)
-    await bench.settle()
-    bench.log.is_visible = True
-    await asyncio.sleep(0)
+    queue_id = await looked_at_once(bench)
     bench.runtime.membership.tick(bench.runtime.now_ms(), 2000)
     await asyncio.sleep(0)
     assert not process_of(bench, queue_id).is_sealed
