@@ -115,7 +115,7 @@ def test_a_constant_concerns_whoever_names_its_module_too(tmp_path: Path) -> Non
     assert names["8"] == ["t_from.py", "t_module.py", "t_whole.py"]
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_package_that_a_conftest_imports_is_recorded_too(jobs: int) -> None:
     """pytest imports the conftest of a file that it is given before anything else: the marks must be quicker."""
     recorded = record(ROOT, ["tests/unit/cluster/sessions/test_session_deliveries.py"], ["cluster/sessions"], jobs)

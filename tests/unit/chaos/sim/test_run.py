@@ -44,8 +44,8 @@ def test_another_seed_does_something_else(outcome: Outcome) -> None:
 def test_a_consumer_that_outlives_its_channel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     orphaned_consumer(monkeypatch)
     found = (run_schedule(draw(seed, scenario="sessions")).violations for seed in range(29, 33))
-    told = [str(violation) for violations in found for violation in violations]
-    assert any("whose channels do not have them" in each for each in told), "one of some seeds"
+    told = (str(violation) for violations in found for violation in violations)
+    assert any("whose channels do not have them" in each for each in told), "the first of some seeds that meets one"
 
 
 def test_a_deletion_without_an_answer_may_be_carried_out_after_the_next_declaration() -> None:

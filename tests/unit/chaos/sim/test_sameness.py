@@ -7,6 +7,8 @@ import subprocess
 import sys
 from random import Random
 
+import pytest
+
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.drawing import draw_schedule, drawn_for
 from chaos.sim.loop import simulated_loop
@@ -20,6 +22,7 @@ print(outcome.fingerprint, outcome.turns, len(outcome.story), hash(tuple(map(len
 """
 
 
+@pytest.mark.slow
 def test_hash_seeds_change_nothing() -> None:
     """Whatever is iterated keeps the order of insertion, on every node and in the simulator itself."""
     said = [
