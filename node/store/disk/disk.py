@@ -33,6 +33,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -103,7 +104,8 @@ class DiskFile(Protocol):
 
 
 class DirectorySync(Protocol):
-    """The entries of one directory as something to sync: created, renamed and unlinked names become durable."""
+    """The entries of one directory as something to sync: created, renamed and unlinked names become durable. Two of one
+    directory are equal."""
 
     def sync(self) -> None:
         """Any thread. A directory that is gone is no error. Raises `StorageError`, and `OpenFilesError` if there is no
@@ -427,26 +429,24 @@ class RealFile:
             self._fd = -1
 
 
+@dataclass(frozen=True, slots=True)
 class RealDirectorySync:
     """`DirectorySync` of the operating system."""
 
-    __slots__ = ("_path", "_sync_failed")
-
-    def __init__(self, path: str, sync_failed: Callable[[StorageError], None]) -> None:
-        self._path = path
-        self._sync_failed = sync_failed
+    path: str
+    sync_failed: Callable[[StorageError], None]
 
     def sync(self) -> None:
         try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+            fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             return
         except OSError as error:
-            raise _failure("open", self._path, error) from error
+            raise _failure("open", self.path, error) from error
         try:
             os.fsync(fd)
         except OSError as error:
-            raise _failed_sync(self._path, error, self._sync_failed) from error
+            raise _failed_sync(self.path, error, self.sync_failed) from error
         finally:
             os.close(fd)
 

@@ -92,7 +92,8 @@ class GroupCommit:
         self.complete_generation = 0
         #: Set once by `fail` or `distrust`; no generation becomes durable after it.
         self.failure: StorageError | None = None
-        self._dirty: dict[int, Syncable] = {}
+        #: Two that are equal are one: thousands of queues that come or go have the same directories above them.
+        self._dirty: dict[Syncable, None] = {}
         self._running: SyncRound | None = None
         self._buffers: list[WriteBuffer] = []
 
@@ -106,7 +107,7 @@ class GroupCommit:
 
     def mark_dirty(self, file: Syncable) -> None:
         """``file`` was written in the open generation."""
-        self._dirty[id(file)] = file
+        self._dirty[file] = None
 
     @property
     def has_written(self) -> bool:
@@ -133,7 +134,7 @@ class GroupCommit:
         collected_below = min(
             [self.open_generation + 1, *(each.unflushed_since for each in self._buffers if each.has_unflushed)]
         )
-        self._running = SyncRound(self.open_generation, list(self._dirty.values()), collected_below)
+        self._running = SyncRound(self.open_generation, list(self._dirty), collected_below)
         self._dirty.clear()
         self.open_generation += 1
         return self._running

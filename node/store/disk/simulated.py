@@ -33,6 +33,7 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from node.errors import DiskFullError, StorageError
 from node.store.disk.disk import DirectorySync, DiskFile
@@ -221,15 +222,13 @@ class SimulatedFile:
         assert self._life == self._disk.life, f"{self._path} was opened before the crash"
 
 
+@dataclass(frozen=True, slots=True)
 class _SimulatedDirectorySync:
-    __slots__ = ("_disk", "_path")
-
-    def __init__(self, disk: SimulatedDisk, path: str) -> None:
-        self._disk = disk
-        self._path = path
+    disk: SimulatedDisk
+    path: str
 
     def sync(self) -> None:
-        self._disk.sync_directory(self._path)
+        self.disk.sync_directory(self.path)
 
 
 class SimulatedDisk:

@@ -192,6 +192,21 @@ def test_a_mirror_that_comes_back_while_its_files_are_removed_begins_anew(harnes
     maintain_until_gone(harness)
 
 
+@pytest.mark.parametrize("is_at_start", [False, True])
+def test_the_directories_above_are_synced_once_for_all_that_are_deleted_in_a_round(
+    harness: StoreHarness, *, is_at_start: bool
+) -> None:
+    queues = [harness.store.open_queue(QueueId(n), QueueName("/", f"q{n}"), durable=True) for n in range(20)]
+    harness.sync()
+    for queue in queues:
+        queue.delete()
+    if is_at_start:
+        harness.start()
+    sync_round = harness.group_commit.begin()
+    assert sync_round is not None
+    assert len(sync_round.files) == 2
+
+
 def test_the_directory_of_a_queue_that_is_not_durable_is_removed_in_steps_at_start() -> None:
     harness = make_harness()
     queue = harness.open_queue(durable=False)

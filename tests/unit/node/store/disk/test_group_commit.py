@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from node.errors import OpenFilesError, StorageError
+from node.store.disk.disk import Disk, RealDisk
 from node.store.disk.group_commit import GroupCommit
+from node.store.disk.simulated import SimulatedDisk
 
 
 class _File:
@@ -46,6 +48,15 @@ def group_commit() -> GroupCommit:
 def test_nothing_to_do(group_commit: GroupCommit) -> None:
     assert not group_commit.has_dirty
     assert group_commit.begin() is None
+
+
+@pytest.mark.parametrize("disk", [RealDisk(), SimulatedDisk()], ids=["real", "simulated"])
+def test_a_directory_is_synced_once_whoever_asks_for_it(disk: Disk, group_commit: GroupCommit) -> None:
+    for path in ("/a", "/a/b", "/a"):
+        group_commit.mark_dirty(disk.directory(path))
+    sync_round = group_commit.begin()
+    assert sync_round is not None
+    assert list(sync_round.files) == [disk.directory("/a"), disk.directory("/a/b")]
 
 
 def test_one_round(group_commit: GroupCommit) -> None:
