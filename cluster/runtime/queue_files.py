@@ -36,6 +36,8 @@ _UNDELETED = "the files of queue %d could not be deleted yet, which is tried aga
 DELETE_AGAIN_EVERY_MS = 10_000
 #: Of them at once.
 DELETED_AGAIN_MAX = 16
+#: Queues that are deleted in one step of the opening of their vhost: some milliseconds.
+DELETED_PER_STEP = 16
 #: Vhosts with nothing to do that are looked at per step.
 VHOSTS_TRIED_MAX = 16
 
@@ -114,8 +116,10 @@ class NodeQueueFiles:
             text = _store_recovery_text(found, self._clock() - started_s)
             log.info("shared store of vhost %s: %s", vhost, text)
         _log_damage(f"shared store of vhost {vhost}", len(found.corrupt), found.corrupt)
-        for queue_id in self._to_delete.pop(vhost, ()):
+        for number, queue_id in enumerate(self._to_delete.pop(vhost, ()), 1):
             self._delete(store, vhost, queue_id)
+            if number % DELETED_PER_STEP == 0:
+                yield None
 
     def vhost_failed(self, vhost: str) -> None:
         """Going through its opening came to nothing: the next attempt begins anew."""
