@@ -15,9 +15,8 @@ from node.ids import QueueId, QueueName
 from node.queues import vhost_store
 from node.queues.rates import QueueRates
 from node.queues.vhost_store import VhostStore
-from node.store.disk.disk import FREEING, DiskFile, RealDisk
+from node.store.disk.disk import FREEING, RealDisk
 from node.store.disk.group_commit import GroupCommit
-from node.store.disk.guarded import COMPARED_PER_STEP
 from node.store.disk.length_file import LENGTHS_NAME
 from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedDisk
 from node.store.shared.compaction.compaction import Reclaimed
@@ -551,36 +550,3 @@ def test_of_very_many_queues_each_call_looks_at_some_and_none_is_forgotten(monke
     for call in range(5):
         harness.store.maintain(100 * call)
     assert looked_at == names * 2
-
-
-def test_an_opening_asks_the_disk_for_a_bounded_number_of_files_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each queue the start looks at some files: whether they lost their ends, whether the queue was closed."""
-    harness = StoreHarness()
-    count = 3 * COMPARED_PER_STEP
-    for n in range(count):
-        harness.store.open_queue(QueueId(n), QueueName("/", f"q{n}"), durable=True).publish(publications(1, 1))
-    harness.store.close()
-    asked: list[str] = []
-    open_file, exists = harness.disk.open, harness.disk.exists
-
-    def counted_open(path: str) -> DiskFile:
-        asked.append(path)
-        return open_file(path)
-
-    def counted_exists(path: str) -> bool:
-        asked.append(path)
-        return exists(path)
-
-    monkeypatch.setattr(harness.disk, "open", counted_open)
-    monkeypatch.setattr(harness.disk, "exists", counted_exists)
-    store = VhostStore(harness.disk, DATA_DIRECTORY, "/", GroupCommit(), harness.config, opens_at_once=False)
-    per_step = [len(asked)]
-    for job in store.opening:
-        per_step.append(len(asked) - sum(per_step))
-        if job is not None:
-            job()
-    assert sum(per_step) > 4 * count, "all of them were looked at"
-    assert max(per_step) <= 2 * COMPARED_PER_STEP + 10
-    opened = [store.open_queue(QueueId(n), QueueName("/", f"q{n}"), durable=True).ready for n in range(count)]
-    assert opened == [1] * count
-    store.check_invariants()
