@@ -9,7 +9,8 @@ computed, whatever does not fit is reported as damage or as a write that never f
 - zeros, where a write was lost and a later one was not;
 - the beginning of a hole's header, and zeros: such zeros were being made a hole when a crash came again;
 - at the end of the file, the beginning of a record: fewer bytes than a header, or a header whose check fits and whose
-  length leads beyond the end.
+  length leads beyond the end;
+- the same, and zeros from the border of a page to the end: the file system had the length on disk before what is there.
 
 Everything else is damage, a single flipped bit included: in a header the check sees it, in an envelope the CRC. What a
 crash leaves of a compaction needs no judgement: a note says which ranges to pass over
@@ -51,6 +52,8 @@ HEAD_BYTES = RECORD_HEADER_BYTES + MSG_ID_BYTES
 RECORD_BYTES_MIN = HEAD_BYTES
 #: Where the mark stands in a header; the kind follows it.
 _MARK_AT = 10
+#: Of the file system.
+_PAGE_BYTES = 4096
 
 
 class StoredRecord(NamedTuple):
@@ -189,7 +192,9 @@ def _is_torn(reader: PieceReader, position: int, following: int, end: int) -> bo
         header = unpack_store_record_header(reader.at(start, RECORD_HEADER_BYTES), 0)
         if header is not None and start + RECORD_HEADER_BYTES + header.length > end:
             return True
-    return False
+    # Fewer zeros than a header may be the end of any message.
+    border = (end - RECORD_HEADER_BYTES) // _PAGE_BYTES * _PAGE_BYTES
+    return border > position and not reader.at(border, end - border).strip(b"\0")
 
 
 class ChainWalk:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from zlib import crc32
 
 import pytest
 
 from node.store.disk.simulated import SimulatedDisk, SimulatedFile
-from node.store.formats.record import HEADER_BYTES, pack_hole
+from node.store.formats.record import (
+    HEADER_BYTES,
+    KIND_MESSAGE,
+    RECORD_HEADER_BYTES,
+    Damage,
+    pack_hole,
+    pack_store_record_header,
+)
 from node.store.shared.location_table import LocationTable
 from node.store.shared.store_file import STEPS_AHEAD, WALK_PIECE_BYTES, ChainWalk, scan_store_file
 
@@ -86,3 +94,32 @@ def test_of_big_records_no_more_is_fetched_than_before_their_size_is_known(annou
         walk.step(file, 2 * WALK_PIECE_BYTES, 1000)
         assert walk.will_step(file, 2 * WALK_PIECE_BYTES)
     assert len(announced) == before
+
+
+@pytest.mark.parametrize(
+    ("zeros_from", "zeros_to", "is_torn"),
+    [
+        (12_288, 20_000, True),
+        (16_384, 20_000, True),
+        (16_384, 19_999, False),
+        (16_385, 20_000, False),
+        (12_288, 16_384, False),
+    ],
+    ids=["two pages", "the last page", "not to the end", "a part of a page", "a page within"],
+)
+def test_a_record_of_which_the_last_pages_never_came_is_unfinished(
+    zeros_from: int, zeros_to: int, *, is_torn: bool
+) -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/store")
+    file = disk.create("/store/1.rdq")
+    file.truncate(HEADER_BYTES)
+    envelope = bytes(range(1, 256)) * 40
+    envelopes = [envelope[: 10_000 - RECORD_HEADER_BYTES - HEADER_BYTES], envelope[: 10_000 - RECORD_HEADER_BYTES]]
+    for each in envelopes:
+        file.append(pack_store_record_header(KIND_MESSAGE, len(each), crc32(each)) + each)
+    assert file.size == 20_000
+    file.pwrite(bytes(zeros_to - zeros_from), zeros_from)
+    whole, damage = scan_store_file(file)
+    assert whole.offset == HEADER_BYTES
+    assert damage == Damage(10_000, 10_000, is_torn)
