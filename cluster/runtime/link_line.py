@@ -2,7 +2,8 @@
 
 Queues with consumers on the node wait there, and answers that carry a message. Whoever is in front goes on when there
 is room. Who comes meanwhile is not served before those in the line, whatever room he finds (`LinkLine.has_others`);
-and whoever has not got all he wanted when the link is full again comes behind the others.
+and whoever has not got all he wanted when the link is full again comes behind the others. The lines have their turns one
+after the other: one for a fast link, which is never full again, holds up no other.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ class LinkLine:
         for node, line in self._lines.items():
             if not self._is_full(node):
                 go_on = line.pop(next(iter(line)))
-                if not line:
-                    del self._lines[node]
+                del self._lines[node]
+                if line:
+                    self._lines[node] = line  # behind those for other links, who may find room all the time
                 self._going_on = node
                 try:
                     go_on()

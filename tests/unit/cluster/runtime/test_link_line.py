@@ -102,6 +102,18 @@ def test_one_link_that_is_full_holds_up_nobody_who_waits_for_another(bench: Benc
     assert bench.room_comes(1, N1) == ["a"]
 
 
+def test_a_line_that_never_ends_holds_up_nobody_who_waits_for_another_link() -> None:
+    """Its link is so fast that it is not full again, and those who wait there always want more."""
+    bench = Bench(per_turn=1)
+    for key, node in (("a", N1), ("b", N1), ("c", N2), ("d", N2)):
+        bench.waits(key, node, shares=100)
+    bench.room = {N1: 100, N2: 100}
+    bench.line.room_came(N1)
+    for _ in range(6):
+        bench.turn()
+    assert bench.take_gone_on() == ["a", "c", "b", "d", "a", "c"]
+
+
 def test_who_waits_for_a_link_that_has_room_has_a_turn_coming(bench: Bench) -> None:
     """Nobody will say of it that there is room."""
     bench.room[N1] = 1
