@@ -60,6 +60,10 @@ class AppliedReports:
         """A peer was declared up or down."""
         self._watch.peers_changed()
 
+    def peer_begins_anew(self, peer: NodeName) -> None:
+        """A peer has started again, and has yet to be linked with."""
+        self._watch.peer_begins_anew(peer)
+
     def link_up(self, peer: NodeName) -> None:
         """A link that was down has lost what was said."""
         self._watch.link_up(peer)

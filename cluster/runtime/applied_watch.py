@@ -62,6 +62,10 @@ class AppliedWatch:
             self._lost_s[peer] = now_s
         self._changed.set()
 
+    def peer_begins_anew(self, peer: NodeName) -> None:
+        """The link is to its life before, and not missed yet: what was said there of clients is true no more."""
+        self._standings.pop(peer, None)
+
     def peers_changed(self) -> None:
         """Whom to wait for may have changed: look again."""
         self._changed.set()

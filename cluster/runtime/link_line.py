@@ -2,8 +2,8 @@
 
 Queues with consumers on the node wait there, and answers that carry a message. Whoever is in front goes on when there
 is room. Who comes meanwhile is not served before those in the line, whatever room he finds (`LinkLine.has_others`);
-and whoever has not got all he wanted when the link is full again comes behind the others. The lines have their turns one
-after the other: one for a fast link, which is never full again, holds up no other.
+and whoever has not got all he wanted when the link is full again comes behind the others. The lines have their turns
+one after the other: one for a fast link, which is never full again, holds up no other.
 """
 
 from __future__ import annotations

@@ -329,6 +329,7 @@ class Membership:
             if self._met_lives.get(event.node, Incarnation(0)) < event.new.incarnation:
                 # What was seen of it was seen of a life before, and a `NodeDown` would mean this one.
                 self._detector.begins_anew(event.node, self._now_ms())
+                self._metadata.consensus.peer_begins_anew(event.node)
             if self._linked_lives.get(event.node, event.new.incarnation) != event.new.incarnation:
                 # The link is to its earlier life. What was heard there is not true of this one.
                 self._queues.link_up(event.node)

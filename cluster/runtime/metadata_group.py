@@ -81,6 +81,9 @@ class Consensus(Protocol):
     def peer_down(self, peer: NodeName) -> None:
         """The process of ``peer`` is known to be gone."""
 
+    def peer_begins_anew(self, peer: NodeName) -> None:
+        """It is known, from others, to have started again: what is known of it here is of its life before."""
+
 
 class MetadataListener(Protocol):
     """Who follows the changes, in order, each once. What is done in pieces is gone on with until it ends."""

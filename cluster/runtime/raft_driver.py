@@ -125,13 +125,10 @@ class RaftDriver:
         driver_config: DriverConfig | None = None,
         may_answer: Callable[[NodeName], bool] = lambda _peer: True,
     ) -> None:
-        """``storage`` and ``restored`` come from `RaftStorage.open`; the driver closes the storage in `stop`.
-
-        ``send`` is `Mesh.send_consensus`. ``worker`` syncs the log; the driver closes it, too. ``seed`` should differ
-        between nodes, it spreads their elections. ``clock`` (seconds, going on within a turn of the loop) and
-        ``slice_pieces`` are for `Applier`. ``may_answer``: whether who speaks for a peer now is whom the log
-        means by its name.
-        """
+        """``storage`` and ``restored`` come from `RaftStorage.open`; the driver closes the storage in `stop`. ``send``
+        is `Mesh.send_consensus`. ``worker`` syncs the log; it is closed, too. ``seed`` should differ between nodes, it
+        spreads their elections. ``clock`` (seconds, going on within a turn of the loop) and ``slice_pieces`` are for
+        `Applier`. ``may_answer``: whether who speaks for a peer now is whom the log means by its name."""
         self._config = driver_config or DriverConfig()
         self._loop = asyncio.get_running_loop()
         self._storage = storage
@@ -303,6 +300,11 @@ class RaftDriver:
         """A peer was declared up or down."""
         self._reports.peers_changed()
 
+    def peer_begins_anew(self, peer: NodeName) -> None:
+        """A peer has started again, and has yet to be linked with: its process is not gone, and pauses no more."""
+        self._standing.peer_heard(peer)
+        self._reports.peer_begins_anew(peer)
+
     # --- inputs ---
 
     def receive(self, messages: Sequence[Message]) -> None:
@@ -459,7 +461,9 @@ class RaftDriver:
                 self._append(self._stalled)
                 self.core.forget_messages()
             while self._is_running and self._stalled is None and self.core.has_work:
-                self._carry_out(self.core.take_ready())
+                ready = self.core.take_ready()
+                self._send_all(ready.messages_now)
+                self._append(ready)
             if self._is_running:
                 self._finish_unsynced()
                 self._report_leader()
@@ -467,10 +471,6 @@ class RaftDriver:
                     self._arm_timer()
         except Exception as error:
             self._apply_failed(error)
-
-    def _carry_out(self, ready: Ready) -> None:
-        self._send_all(ready.messages_now)
-        self._append(ready)
 
     def _append(self, ready: Ready) -> None:
         """Write it, and go on with it. For want of space, or of a descriptor, everything waits, and every tick tries

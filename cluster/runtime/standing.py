@@ -105,7 +105,7 @@ class StandingWatch:
             self._notice.peer_gone(peer)
 
     def peer_heard(self, peer: NodeName) -> None:
-        """It is not, or not any more."""
+        """It is not, or not any more: it has said something, or has started again, as others have heard."""
         self._gone.pop(peer, None)
 
     def is_stale(self, now_ms: int, applied_index: int) -> bool:

@@ -117,3 +117,17 @@ async def test_what_a_peer_said_of_itself_ends_with_its_link() -> None:
     assert watch.standing(N3) == 0
     watch.heard(N3, 7, 1)
     assert await task
+
+
+async def test_what_a_peer_said_of_itself_is_not_true_of_its_next_life() -> None:
+    """The link to it was cut, which is not noticed yet, and it has come back by way of the others."""
+    watch = make_watch()
+    watch.heard(N3, 5, 1)
+    assert await watch.wait(7, lambda: [N3])
+    watch.peer_begins_anew(N3)
+    watch.check_invariants()
+    task = asyncio.create_task(watch.wait(7, lambda: [N3]))
+    await turn()
+    assert not task.done(), "it serves clients"
+    watch.heard(N3, 7)
+    assert await task
