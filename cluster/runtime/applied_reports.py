@@ -60,9 +60,9 @@ class AppliedReports:
         """A peer was declared up or down."""
         self._watch.peers_changed()
 
-    def peer_begins_anew(self, peer: NodeName) -> None:
+    def peer_begins_anew(self, peer: NodeName, now_ms: int) -> None:
         """A peer has started again, and has yet to be linked with."""
-        self._watch.peer_begins_anew(peer)
+        self._watch.peer_begins_anew(peer, now_ms / 1000)
 
     def link_up(self, peer: NodeName) -> None:
         """A link that was down has lost what was said."""

@@ -8,8 +8,9 @@ So every node tells every peer the index it has applied, after each batch that i
 a change of topology is answered when all peers that are up have reached it. The wait is bounded, for a frozen peer must
 not hold up the others for ever; but it is longer than a peer that does not catch up goes on serving clients. How long
 that is, and why it is enough, stands in `cluster.runtime.standing`. A peer whose link is down cannot say how far it is,
-and need not be waited for when so much time has passed since the link broke. And one that has said that it serves
-no clients is not waited for, as long as the link lives and until it says otherwise (`cluster.runtime.pause_notice`).
+and need not be waited for when so much time has passed since the link broke, or it was heard to have begun again. And
+one that has said that it serves no clients is not waited for, as long as the link and its life last and until it says
+otherwise (`cluster.runtime.pause_notice`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class AppliedWatch:
         self._standings: dict[NodeName, int] = {}
         self._changed = asyncio.Event()
         self._linked: dict[NodeName, None] = {}
-        #: When the link to each peer broke; those that never had one, when this began.
+        #: When the link to each peer broke, or it began again without one; of others without one, when this began.
         self._lost_s: dict[NodeName, float] = {}
         self._began_s = now_s
 
@@ -62,9 +63,12 @@ class AppliedWatch:
             self._lost_s[peer] = now_s
         self._changed.set()
 
-    def peer_begins_anew(self, peer: NodeName) -> None:
-        """The link is to its life before, and not missed yet: what was said there of clients is true no more."""
+    def peer_begins_anew(self, peer: NodeName, now_s: float) -> None:
+        """It may serve clients, whatever its life before said on a link that is not missed yet, and however long ago it
+        was lost."""
         self._standings.pop(peer, None)
+        if peer not in self._linked:
+            self._lost_s[peer] = now_s
 
     def peers_changed(self) -> None:
         """Whom to wait for may have changed: look again."""

@@ -303,7 +303,7 @@ class RaftDriver:
     def peer_begins_anew(self, peer: NodeName) -> None:
         """A peer has started again, and has yet to be linked with: its process is not gone, and pauses no more."""
         self._standing.peer_heard(peer)
-        self._reports.peer_begins_anew(peer)
+        self._reports.peer_begins_anew(peer, self._now_ms())
 
     # --- inputs ---
 

@@ -20,12 +20,13 @@ wait, which is longer by `VISIBILITY_MARGIN_MS`. Let a change be committed at c.
   applied it, so its wait begins after c, too.
 
 **Whom the wait leaves out.** A peer that is down in the records, and one whose link broke so long ago that it has
-paused by itself if it lost everybody then. The first was silent for `cluster.silence_timeout_ms`, which bounds
-`pause_after_ms` from above, or its process is gone; a living node that refuses connections looks like that, but then
-its peers refuse it, too, and a node that knows a majority to be gone pauses without waiting for anything. What remains:
-a node that is refused by the others while it does not refuse them, one that loses the links to its peers one after the
-other and lags behind meanwhile, and one that is declared down though it has not paused, because it was heard again
-before that was committed; each may serve old state for `pause_after_ms`.
+paused by itself if it lost everybody then; if it has begun again since, it is given that time anew. The first was
+silent for `cluster.silence_timeout_ms`, which bounds `pause_after_ms` from above, or its process is gone; a living node
+that refuses connections looks like that, but then its peers refuse it, too, and a node that knows a majority to be gone
+pauses without waiting for anything. What remains: a node that is refused by the others while it does not refuse them,
+one that loses the links to its peers one after the other and lags behind meanwhile, and one that is declared down
+though it has not paused, because it was heard again before that was committed; each may serve old state for
+`pause_after_ms`.
 
 **Who has paused says so**, and is waited for no more: its disk may be full for hours, and its link is up. It serves
 again when all know that they have to wait for it again, and what they have done before they knew is applied here

@@ -124,10 +124,25 @@ async def test_what_a_peer_said_of_itself_is_not_true_of_its_next_life() -> None
     watch = make_watch()
     watch.heard(N3, 5, 1)
     assert await watch.wait(7, lambda: [N3])
-    watch.peer_begins_anew(N3)
+    watch.peer_begins_anew(N3, asyncio.get_running_loop().time())
     watch.check_invariants()
     task = asyncio.create_task(watch.wait(7, lambda: [N3]))
     await turn()
     assert not task.done(), "it serves clients"
     watch.heard(N3, 7)
+    assert await task
+
+
+async def test_a_peer_that_was_lost_long_ago_and_has_come_back_by_way_of_the_others_is_waited_for() -> None:
+    """Its link to this node comes up a moment later than those to the others; it serves clients by then, perhaps."""
+    watch = make_watch()
+    now_s = asyncio.get_running_loop().time()
+    watch.link_down(N2, now_s - TIMEOUT_S)
+    watch.peer_begins_anew(N2, now_s)
+    watch.check_invariants()
+    task = asyncio.create_task(watch.wait(7, lambda: [N2]))
+    await turn()
+    assert not task.done()
+    watch.link_up(N2)
+    watch.heard(N2, 7)
     assert await task
