@@ -20,6 +20,7 @@ from cluster.transport import admin_codec as codec
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
 from cluster.transport.admin_proof import CHALLENGE_TIMEOUT_S, NONCE_BYTES
 from cluster.transport.grpc_silence import silence_options
+from cluster.transport.grpc_stops import is_stop
 from cluster.transport.turns import in_turns
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminStub
@@ -154,4 +155,6 @@ def _refused(error: grpc.aio.AioRpcError) -> AdminRefused:
     for key, value in trailing:
         if key == codec.EXIT_CODE_METADATA_KEY:
             code = ExitCode(int(value))
+    if is_stop(error.details()):
+        return AdminRefused(ExitCode.UNAVAILABLE, "it stopped, or began again, before it had answered")
     return AdminRefused(code, error.details() or str(error.code()))

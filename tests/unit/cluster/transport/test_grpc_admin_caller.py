@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from cluster.transport import grpc_admin_caller
-from cluster.transport.admin_port import AdminRefused
+from cluster.transport.admin_port import AdminRefused, ExitCode
 from cluster.transport.grpc_admin_caller import GrpcAdminCaller
 
 MAX = 3
@@ -33,7 +33,8 @@ class FakeChannel:
             assert not self.is_closed, "nobody is asked through a channel that is closed"
             await self.may_answer.wait()
             nothing = grpc.aio.Metadata()
-            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, "connection refused", "")
+            details = "Internal error from Core" if "stopping" in self.address else "connection refused"
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, details, "")
 
         return refuse
 
@@ -97,3 +98,12 @@ async def test_who_asks_while_all_is_closed_leaves_no_channel_open(channels: lis
     await asyncio.gather(caller.close(), ask(caller, "n2:0"))
     assert len(channels) == 3
     assert all(channel.is_closed for channel in channels)
+
+
+async def test_that_the_node_stops_is_said_in_words_of_ours(channels: list[FakeChannel]) -> None:
+    """It is what an operator reads who has this node synchronise a queue that the other one masters."""
+    caller = GrpcAdminCaller("cookie")
+    with pytest.raises(AdminRefused, match="it stopped, or began again, before it had answered") as refused:
+        await caller.status("stopping:1", timeout_s=1)
+    assert refused.value.exit_code is ExitCode.UNAVAILABLE
+    await caller.close()
