@@ -104,7 +104,9 @@ class ProtocolWatch:
             newest = self._newest_of_all()
             if newest > self._state.protocol:
                 self._is_proposing = True
-                self._spawn(self._raise_to(newest), f"raising the protocol to {newest}")
+                # Of the lives that were looked at: another may have begun by the next turn, with an older release.
+                lives = tuple((name, member.incarnation) for name, member in sorted(self._state.members.items()))
+                self._spawn(self._propose(RaiseProtocol(newest, lives)), f"raising the protocol to {newest}")
 
     def _rise(self) -> None:
         protocol = self._state.protocol
@@ -141,10 +143,9 @@ class ProtocolWatch:
             lowest = min(lowest, spoken_with[1])
         return lowest
 
-    async def _raise_to(self, protocol: int) -> None:
-        lives = tuple((name, member.incarnation) for name, member in sorted(self._state.members.items()))
+    async def _propose(self, command: RaiseProtocol) -> None:
         try:
-            await self._change(RaiseProtocol(protocol, lives))
+            await self._change(command)
         except (ProtocolNotRaisedError, NoQuorumError, ProposalRefusedError) as error:
             log.info("the protocol is not raised yet: %s", error)
             await asyncio.sleep(RETRY_PAUSE_S)
