@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from cluster.runtime.resource_alarms import ResourceAlarms
 from cluster.runtime.roles import Roles
 from node.flow.credit import FlowControl
 from node.ids import NodeName, QueueId
+from node.pieces import InTurns
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ LOOK_FOR_ROOM_EVERY_TICKS = 10
 ROOM_MIN_BYTES = 16 * 1024 * 1024
 #: And files that may be opened then: a queue in use holds two to six.
 FILES_MIN = 64
+#: Opening a queue is a millisecond of work; after so long the loop may do something else.
+OPENING_TURN_S = 0.005
 
 
 class Maintained(Protocol):
@@ -52,6 +56,9 @@ class RoomWatch:
 
     A copy that others can replace waits until they have: opened, it lacks what was in memory only, and as long as the
     record calls it synchronised nobody would know.
+
+    There may be thousands, so some are opened in each turn of the loop. ``call_soon`` as of a loop; ``clock`` (seconds)
+    goes on within a turn of it. A turn opens ``per_turn`` at most.
     """
 
     def __init__(
@@ -63,6 +70,10 @@ class RoomWatch:
         roles: Roles,
         membership: Membership,
         proposals: QueueProposals,
+        *,
+        call_soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float],
+        per_turn: int,
     ) -> None:
         self._node = node
         self._records = records
@@ -71,13 +82,28 @@ class RoomWatch:
         self._roles = roles
         self._membership = membership
         self._proposals = proposals
+        #: What is to be opened, by the last look.
+        self._due: deque[QueueId] = deque()
+        self._turns = InTurns(self._open_next, OPENING_TURN_S, call_soon, clock, per_turn)
 
     def look(self, now_ms: int) -> None:
         """Now and then."""
-        starved = [] if self._records.is_changing else self._queues.starved()
+        starved = [] if self._due or self._records.is_changing else self._queues.starved()
         if starved and self._alarms.has_room(ROOM_MIN_BYTES, FILES_MIN, now_ms):
-            for queue_id in starved:
-                self._open(queue_id)
+            self._due.extend(starved)
+            self._turns.go_on()
+
+    def stop(self) -> None:
+        """Open nothing any more."""
+        self._due.clear()
+
+    def _open_next(self) -> bool:
+        if self._records.is_changing:
+            self._due.clear()  # the next look is at what becomes of them
+        if not self._due:
+            return False
+        self._open(self._due.popleft())
+        return True
 
     def _open(self, queue_id: QueueId) -> None:
         record = self._records.mastership(queue_id)
@@ -140,6 +166,7 @@ class Housekeeping:
             self._timer.cancel()
             self._timer = None
         self._reclaimer.stop()
+        self._room.stop()
 
     def tick(self) -> None:
         """A tenth of a second has passed, or more."""

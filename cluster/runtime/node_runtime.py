@@ -214,7 +214,18 @@ class NodeRuntime:
             on_fatal=self._on_fatal,
         )
         self._files.on_unseen = self.roles.look_for_leftovers
-        room = RoomWatch(self.node, self.records, self.queues, self.alarms, self.roles, self.membership, self.proposals)
+        room = RoomWatch(
+            self.node,
+            self.records,
+            self.queues,
+            self.alarms,
+            self.roles,
+            self.membership,
+            self.proposals,
+            call_soon=self._loop.call_soon,
+            clock=clock,
+            per_turn=surroundings.slice_pieces,
+        )
         self.housekeeping = Housekeeping(
             self._loop,
             self._now_ms,

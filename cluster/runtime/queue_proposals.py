@@ -14,6 +14,7 @@ would end a mastership that goes on, and call a good copy lost.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Protocol
 
@@ -37,6 +38,9 @@ from cluster.runtime.undecided import Undecided
 from node.ids import NodeName, QueueId
 
 log = logging.getLogger(__name__)
+
+#: A link that was cut for long has one of each queue; making an offer takes a twentieth of a millisecond.
+OFFERS_PER_TURN = 100
 
 
 class LinkView(Protocol):
@@ -73,6 +77,8 @@ class QueueProposals:
         self._service_requests = ServiceRequests(node, metadata.change, background.spawn)
         #: Of mirrors that this node had dropped from queues it masters, and of its own copies that have room again.
         self._places: dict[tuple[QueueId, NodeName], _Place] = {}
+        #: They are being gone through.
+        self._is_readmitting = False
         #: Moves away from copies of this node that have failed, which are not decided yet.
         self._moves: Undecided[QueueId] = Undecided(background)
 
@@ -141,9 +147,20 @@ class QueueProposals:
             self._look_at(key)
 
     def readmit(self) -> None:
-        """Now and then: ask for the places that are not taken yet."""
-        for key in sorted(self._places):
-            self._look_at(key)
+        """Now and then: ask for the places that are not taken yet, for some in each turn of the loop."""
+        if self._places and not self._is_readmitting:
+            self._is_readmitting = True
+            self._background.spawn(self._readmit(), "offering mirrors their places")
+
+    async def _readmit(self) -> None:
+        try:
+            for number, key in enumerate(sorted(self._places), 1):
+                if key in self._places:
+                    self._look_at(key)
+                if number % OFFERS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+        finally:
+            self._is_readmitting = False
 
     def _look_at(self, key: tuple[QueueId, NodeName]) -> None:
         (queue_id, node), place = key, self._places[key]

@@ -40,7 +40,7 @@ class Bench:
             files=cast(Any, SimpleNamespace(maintain=self.maintain)),
             reclaimer=cast(Any, SimpleNamespace(tick=part("reclaimer"), stop=part("reclaimer stopped"))),
             proposals=cast(Any, SimpleNamespace(readmit=part("readmit"))),
-            room=cast(Any, SimpleNamespace(look=part("room"))),
+            room=cast(Any, SimpleNamespace(look=part("room"), stop=part("room stopped"))),
             request_sync=part("sync"),
         )
 

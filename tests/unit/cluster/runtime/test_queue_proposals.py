@@ -13,13 +13,15 @@ from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.reports import ReportMirrorStalled, ReportTakesService
 from cluster.runtime.background import Background
 from cluster.runtime.housekeeping import RoomWatch
-from cluster.runtime.queue_proposals import QueueProposals
+from cluster.runtime.queue_proposals import OFFERS_PER_TURN, QueueProposals
 from node.errors import WarrenError
 from node.ids import Epoch, NodeName, QueueId
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 Q = QueueId(7)
 DROP, ADD = DropMirror(Q, Epoch(1), N2), AddMirror(Q, Epoch(1), N2)
+#: Copies that are opened in one turn of the loop.
+PER_TURN = 3
 UNDECIDED = NoQuorumError("no decision within 30000 ms")
 
 
@@ -42,8 +44,20 @@ class Bench:
         self.proposals = QueueProposals(node, cast(Any, metadata), cast(Any, self), cast(Any, links), self.background)
         alarms = SimpleNamespace(has_room=lambda *_: True)
         queues = SimpleNamespace(starved=lambda: sorted(self.starved), forgive=self.starved.discard)
-        none, roles = cast(Any, None), cast(Any, SimpleNamespace(take_up=lambda _queue_id: None))
-        self.room = RoomWatch(node, cast(Any, self), cast(Any, queues), cast(Any, alarms), roles, none, self.proposals)
+        self.opened: list[QueueId] = []
+        none, roles = cast(Any, None), cast(Any, SimpleNamespace(take_up=self.opened.append))
+        self.room = RoomWatch(
+            node,
+            cast(Any, self),
+            cast(Any, queues),
+            cast(Any, alarms),
+            roles,
+            none,
+            self.proposals,
+            call_soon=asyncio.get_running_loop().call_soon,
+            clock=lambda: 0.0,
+            per_turn=PER_TURN,
+        )
         self.is_changing = False
 
     def mastership(self, _queue_id: QueueId) -> MastershipRecord | None:
@@ -117,6 +131,57 @@ async def test_one_offer_is_under_way_at_a_time() -> None:
     bench.may_answer.set()
     await bench.turn()
     assert await bench.readmit() == [ADD]
+
+
+async def test_many_offers_are_made_in_many_turns() -> None:
+    """A link that was cut for long has one of each queue."""
+    bench = Bench()
+    many = 2 * OFFERS_PER_TURN + 1
+    assert bench.record is not None
+    for number in range(many):
+        bench.proposals.report(replace(bench.record, queue_id=QueueId(number)), ReportMirrorStalled(N2))
+    await bench.turn()
+    bench.mirrors()
+    made: list[int] = []
+    bench.proposals.readmit()
+    while len(bench.proposed) < 2 * many:
+        before = len(bench.proposed)
+        await asyncio.sleep(0)
+        bench.proposals.readmit()
+        made.append(len(bench.proposed) - before)
+    assert max(made) == OFFERS_PER_TURN
+    await bench.turn()
+    assert len(bench.proposed) == 2 * many, "each is made once"
+
+
+async def test_many_copies_are_opened_in_many_turns_when_there_is_room_again() -> None:
+    bench = Bench()
+    bench.mirrors()
+    bench.starved.update(QueueId(number) for number in range(2 * PER_TURN + 1))
+    for opened in (PER_TURN, 2 * PER_TURN, 2 * PER_TURN + 1):
+        bench.room.look(0)
+        assert len(bench.opened) == opened
+        await asyncio.sleep(0)
+    assert bench.opened == sorted(set(bench.opened)), "each is opened once"
+
+
+async def test_what_is_still_to_be_opened_waits_for_another_look_if_all_records_change() -> None:
+    bench = Bench()
+    bench.mirrors()
+    bench.starved.update(QueueId(number) for number in range(2 * PER_TURN))
+    bench.room.look(0)
+    bench.is_changing = True
+    await bench.turn()
+    assert len(bench.opened) == PER_TURN
+    bench.is_changing = False
+    bench.room.look(0)
+    await bench.turn()
+    assert len(bench.opened) == 2 * PER_TURN
+    bench.starved.update(QueueId(number) for number in range(2 * PER_TURN))
+    bench.room.look(0)
+    bench.room.stop()
+    await bench.turn()
+    assert len(bench.opened) == 3 * PER_TURN, "the node stops"
 
 
 async def test_a_mirror_that_no_policy_wants_is_offered_its_place_once() -> None:
