@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from node.ids import SeqId
 from node.queues.replica import SeqRange
 
-#: Ranges in one `SeqRangeSet`. A set at the bound stops splitting ranges and so stays a superset of the truth, which
-#: costs time (a mirror is declared synchronised later) and never safety. 65,536 ranges take about 6 MB.
+#: Ranges in one `SeqRangeSet`. A set at the bound splits no range and makes its last one longer, so it is a superset of
+#: the truth, which costs time (a mirror is declared synchronised later) and never safety. 65,536 ranges take some 6 MB.
 RANGES_MAX = 65_536
 
 
@@ -63,17 +63,18 @@ class SeqRangeSet:
         return (SeqRange(SeqId(a), SeqId(b)) for a, b in zip(self._firsts, self._ends, strict=True))
 
     def append(self, seq_range: SeqRange) -> None:
-        """Add a range above everything in the set."""
+        """Add a range above everything in the set; with what is between, if it would be one range too many."""
         first, end = seq_range
         if first >= end:
             return
         assert not self._ends or first >= self._ends[-1], "ranges are appended in ascending order"
-        if self._ends and first == self._ends[-1]:
+        if self._ends and (first == self._ends[-1] or len(self._ends) >= self._ranges_max):
+            self.count += end - self._ends[-1]
             self._ends[-1] = end
         else:
+            self.count += end - first
             self._firsts.append(first)
             self._ends.append(end)
-        self.count += end - first
 
     def subtract(self, seq_range: SeqRange) -> None:
         """Take out what the set has of a range; does nothing where that would need one range too many."""
@@ -123,4 +124,4 @@ class SeqRangeSet:
             previous_end = end
             total += end - first
         assert total == self.count, "the count decides whether a mirror lacks anything"
-        assert len(self._firsts) <= self._ranges_max + 1, "the bound holds, up to the last range appended"
+        assert len(self._firsts) <= self._ranges_max, "what is kept is bounded"

@@ -9,10 +9,12 @@ import pytest
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring import master as master_module
+from cluster.mirroring import progress as progress_module
 from cluster.mirroring.master import HORIZON_STEP_MIN, MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import Attach, AttachRefused, HorizonOp, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.progress import MirrorState
+from cluster.mirroring.ranges import SeqRangeSet
 from cluster.mirroring.reports import ReportFollows, ReportSynchronised
 from cluster.mirroring.sync import SYNC_BATCHES_IN_FLIGHT
 from node.ids import Epoch, NodeName, OriginId, SeqId
@@ -123,6 +125,27 @@ def test_what_a_mirror_seems_to_lack_and_nobody_has_any_more_is_passed_over() ->
     pair.master.start_sync()
     pair.quiet()
     assert pair.state() is MirrorState.SYNCHRONISED
+
+
+def test_a_mirror_that_lacks_more_ranges_than_are_kept_is_sent_what_it_has_between_them_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Restarted, it lacks every transient message of a queue that has as many persistent ones between."""
+    monkeypatch.setattr(progress_module, "SeqRangeSet", lambda: SeqRangeSet(ranges_max=2))
+    pair = lacking(8)
+    pair.master.start_sync()
+    pair.quiet()
+    pair.master.mirror_link_down(N2)
+    pair.mirror.link_lost()
+    pair.mirror_local.remove([SeqRange(SeqId(at), SeqId(at + 1)) for at in range(0, 8, 2)])
+    pair.up()
+    pair.exchange(1)
+    lacked = pair.master._mirrors[N2].lacking
+    assert len(list(lacked)) <= 2
+    pair.master.start_sync()
+    pair.quiet()
+    assert pair.state() is MirrorState.SYNCHRONISED
+    assert pair.mirror_local.digests() == pair.master_local.digests()
 
 
 AUTOMATIC = MirroringSettings(sync_batch_messages=10, sync_automatically=True)

@@ -66,3 +66,18 @@ def test_a_full_set_stays_a_superset() -> None:
     ranges.subtract(span(5, 6))
     ranges.check_invariants()
     assert members(ranges) == set(range(10)) - {2}
+
+
+def test_a_set_at_its_bound_takes_what_is_between_its_last_ranges_and_grows_smaller_as_any_other() -> None:
+    """A mirror that restarted lacks every transient message of a queue: as many ranges as messages."""
+    ranges = SeqRangeSet(ranges_max=3)
+    for first in range(0, 12, 2):
+        ranges.append(span(first, first + 1))
+        ranges.check_invariants()
+    assert list(ranges) == [span(0, 1), span(2, 3), span(4, 11)]
+    for first in range(0, 12, 2):
+        ranges.subtract(span(first, first + 1))
+        ranges.check_invariants()
+    assert members(ranges) == {5, 7, 9}
+    assert list(ranges.take_first(9)) == [5, 7, 9]
+    assert not ranges
