@@ -6,7 +6,8 @@ replaced or begun anew, its note is lowered. Other files pass through untouched.
 
 **When notes are written.** A sync finishes on the group commit's thread; its length is collected, and `write_notes`,
 about once a second, writes what was collected, a bounded number of notes per tick, and asks the group commit to sync it
-with the next round. So what was synced in the last second before a power failure is not guarded yet.
+with the next round. So what was synced in the last second before a power failure is not guarded yet. After a sync that
+failed nothing is noted: the next one of that file succeeds, and the disk has none of it (`node.store.disk.distrust`).
 
 **Deleted queues.** A directory that is moved away is forgotten in steps, some files a tick. Until then there are notes
 of files that are not there; nobody misses these. A file that is made anew under such a name has its note lowered first,
@@ -260,7 +261,7 @@ class GuardedDisk:
     def synced(self, file: _File, cuts: int, size: int) -> None:
         """A handle of ``file`` was synced when it had ``size`` bytes and knew of ``cuts``. Any thread."""
         with self._lock:
-            if not file.is_gone and file.cuts == cuts:
+            if not file.is_gone and file.cuts == cuts and self._group_commit.failure is None:
                 size = min(size, self._announced.get(file.key, size))
                 self._synced[file.key] = max(size, self._synced.get(file.key, 0))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from node.errors import StorageError
 from node.store.disk.disk import DiskFile, RealDisk
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import COMPARED_PER_STEP, WRITE_EVERY_MS, GuardedDisk
@@ -433,6 +434,21 @@ def test_a_full_disk_delays_the_notes(node: Node) -> None:
     node.below.capacity_bytes += 1000
     node.write_notes()
     assert node.noted == {SEGMENT: 100}
+
+
+def test_what_is_synced_again_behind_a_sync_that_failed_is_not_missed(node: Node) -> None:
+    """The second sync has nothing to write any more, and none of it is on the disk."""
+    file = node.create(SEGMENT, 100)
+    file.pwrite(bytes(900), 100)
+    node.below.on_sync_failed = node.group_commit.distrust
+    node.below.fail_syncs = SEGMENT
+    with pytest.raises(StorageError):
+        file.sync()
+    node.below.fail_syncs = None
+    file.sync()
+    node.disk.close()
+    assert node.noted == {SEGMENT: 100}
+    assert node.crash() == []
 
 
 def test_a_clean_stop_leaves_everything_noted(node: Node) -> None:
