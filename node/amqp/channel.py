@@ -302,8 +302,8 @@ class ChannelMachine:
         self._resume()
 
     def _rollback(self, _method: commands.Tx.Rollback) -> None:
-        for _, entries in self._end_transaction().settlements:
-            self.deliveries.unacked.put_back(entries)
+        # All in one: each time that something is put back its neighbours are sorted.
+        self.deliveries.unacked.put_back(self._end_transaction().all_settled())
         self._send(commands.Tx.RollbackOk)
 
     def _end_transaction(self) -> Transaction:

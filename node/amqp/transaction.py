@@ -72,6 +72,13 @@ class Transaction:
             self.settlements.append((settlement, UnackedTable()))
         self.settlements[-1][1].put(tag, entry)
 
+    def all_settled(self) -> UnackedTable:
+        """What was settled, in whichever way. The transaction is of no use then."""
+        entries = UnackedTable()
+        for _, some in self.settlements:
+            entries.absorb(some)
+        return entries
+
 
 class CommitWork:
     """A large transaction on its way to the queues. Implements `Work`."""

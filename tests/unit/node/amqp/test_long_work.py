@@ -333,3 +333,25 @@ async def test_a_rollback_of_thousands_gives_their_tags_back(consumer: Client, b
     await finish(consumer)
     assert published(broker) == []
     assert sorted(settled(broker, "ack")) == ALL_DELIVERED
+
+
+async def test_a_rollback_puts_back_once_what_was_acked_and_rejected_by_turns(
+    consumer: Client, broker: ObservedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tags are sorted each time: put back one by one, some thousands would keep the loop for seconds."""
+    sizes: list[int] = []
+    put_back = UnackedTable.put_back
+
+    def note(table: UnackedTable, other: UnackedTable) -> None:
+        sizes.append(len(other))
+        put_back(table, other)
+
+    monkeypatch.setattr(UnackedTable, "put_back", note)
+    by_turns = b"".join([method_bytes(1, (Basic.Ack, Basic.Reject)[tag % 2](tag)) for tag in range(60, 0, -1)])
+    await consumer.send(Tx.Select(), data=by_turns)
+    await finish(consumer)
+    assert await consumer.send(Tx.Rollback()) == ["Tx.RollbackOk"]
+    assert sizes == [60]
+    consumer.shell.data_received(ALL + COMMIT)
+    await finish(consumer)
+    assert sorted(settled(broker, "ack")) == ALL_DELIVERED
