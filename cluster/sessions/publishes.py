@@ -86,8 +86,8 @@ class ChannelPublishes:
         """Send what no master has answered for, in order of publishing."""
         closed: dict[int, None] = {}
         while route.untracked and route.state is RouteState.OPEN:
-            channel_id, message, is_resent = route.untracked.take()
-            self._send(route, channel_id, [0], [message], is_resent=is_resent)
+            channel_id, messages, is_resent = route.untracked.take_some()
+            self._send(route, channel_id, [0] * len(messages), messages, is_resent=is_resent)
             if channel_id not in self._sinks:
                 closed[channel_id] = None
         for channel_id in closed:

@@ -10,7 +10,7 @@ from cluster.sessions.messages import SessionCredit
 from node.flow.credit import BETWEEN_NODES, Credit
 from node.queues.events import INTERNAL_SEQ_BASE
 from tests.support.entry_bench import EntryBench
-from tests.support.session_network import QUEUE, message
+from tests.support.session_network import QUEUE, RecordingSink, message
 
 CREDIT = BETWEEN_NODES.initial
 
@@ -65,10 +65,27 @@ def test_what_nobody_waits_for_is_kept_up_to_a_bound_and_arrives_in_order(
     assert comes_back(opened, 2) == [
         "n2 open 2",
         "n2 publish 2: 3 resent",
-        "n2 publish 2: 4",
-        "n2 publish 2: 5",
-        "n2 publish 2: 6",
+        "n2 publish 2: 4 5 6",
         "n2 publish 2: 7",
+    ]
+
+
+def test_what_nobody_waits_for_is_sent_in_pieces_of_one_channel(
+    opened: EntryBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One by one ten thousand would keep the loop for a third of a second, at once they would go as one."""
+    monkeypatch.setattr(routes, "UNTRACKED_AT_ONCE", 2)
+    other = opened.entry.open_channel(RecordingSink())
+    goes_down(opened)
+    publishes_without_confirms(opened, 2, 3, 4)
+    seqs = [INTERNAL_SEQ_BASE + 1]
+    opened.entry.publish(other, QUEUE, [message(1, b"of another", b"origin-2")], seqs)
+    publishes_without_confirms(opened, 5)
+    assert comes_back(opened, 2)[1:] == [
+        "n2 publish 2: 2 3",
+        "n2 publish 2: 4",
+        "n2 publish 2: of another",
+        "n2 publish 2: 5",
     ]
 
 
