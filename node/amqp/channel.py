@@ -104,7 +104,7 @@ class ChannelMachine:
         self._call: ColdCall | None = None
         self._committing = False
         self._is_working = False
-        #: The server ends the connection: no commit is answered any more.
+        #: The server ends the connection: nothing is confirmed, and no commit answered, any more.
         self.is_over = False
         #: What waited is being handled, see `_resume`.
         self._is_resuming = False
@@ -243,7 +243,8 @@ class ChannelMachine:
 
     def flush_confirms(self) -> None:
         """Send what the broker confirmed since the last flush, coalesced. Called once before each write."""
-        if not self.confirm_mode or self.state not in (ChannelState.OPEN, ChannelState.CLOSING_BY_CLIENT):
+        is_there = self.state in (ChannelState.OPEN, ChannelState.CLOSING_BY_CLIENT)
+        if self.is_over or not self.confirm_mode or not is_there:
             return
         for publish_seq, multiple, positive in self.confirms.flush():
             self._output.append(pack_confirm(self.number, publish_seq, multiple, positive))

@@ -511,14 +511,14 @@ class ConnectionShell(asyncio.Protocol):
 
     def fail(self, error: ConnectionFailure, method_index: int) -> None:
         """Close the connection with ``error``, unless somebody has begun to."""
+        for channel in self._channels.values():
+            channel.machine.flush_confirms()
+            channel.machine.is_over = True  # also if it is its client who is closing it
         if self._is_lost or self.machine.is_ending:
             self._end_late()  # nothing that is behind a mistake is waited for
             return
         log.warning("%s closed by an error: %s", self.name, error)
         self._held = None
-        for channel in self._channels.values():
-            channel.machine.flush_confirms()
-            channel.machine.is_over = True
         self._dirty.clear()
         self.machine.fail(self._loop.time(), error, method_index)
         self.reading.update()

@@ -156,6 +156,21 @@ async def test_nothing_is_confirmed_behind_the_end_of_a_connection(client: Clien
     assert client.names() == ["Connection.Close"]
 
 
+async def test_nor_if_its_client_is_closing_it_when_the_node_pauses(client: Client, broker: ObservedBroker) -> None:
+    await client.send(Confirm.Select())
+    work = SlowWork(20)
+    broker.connections[0].channels[0].publish = lambda _requests: work
+    client.server.clock = lambda: -work.left * TURN_S
+    client.shell.data_received(publish_bytes(1) + method_bytes(0, Connection.Close(200, "", 0, 0)))
+    await turns(5)
+    broker.controls[0].close(320, "the node pauses")
+    sink = broker.bench.broker.connections[broker.connections[0].number].channels[1]._sink
+    sink.confirm([1])
+    assert work.left > 0
+    await finish(client)
+    assert client.names() == ["Connection.CloseOk"]
+
+
 class Recorder:
     """Writes down what is requeued, and how."""
 
