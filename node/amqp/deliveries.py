@@ -59,6 +59,7 @@ class Deliveries:
         "_next_tag",
         "_number",
         "_output",
+        "_over",
         "limit",
         "unacked",
     )
@@ -75,18 +76,22 @@ class Deliveries:
         self._effects = effects
         #: Above the limit, in order.
         self._held: deque[_Batch] = deque()
+        #: Sources whose deliveries are not to be sent. These leave ``_held`` together, before anything comes or goes:
+        #: when a node is lost, thousands of queues may say so in one turn.
+        self._over: set[DeliverySource] = set()
         self._grants = Grants(effects)
         self._next_tag = 1
 
     @property
     def held_count(self) -> int:
         """Deliveries held back by the limit."""
-        return sum(len(deliveries) for _, _, deliveries in self._held)
+        return sum(len(deliveries) for _, source, deliveries in self._held if source not in self._over)
 
     # --- out ---
 
     def send(self, more: _Batch | None = None) -> None:
         """Send what is held, and then ``more``, as far as the limit allows; the rest is held."""
+        self._drop_over()
         held, limit = self._held, self.limit
         if more is not None:
             if more[0].no_ack:
@@ -129,6 +134,7 @@ class Deliveries:
 
     def take_back(self, consumer: Consumer) -> None:
         """The consumer is gone: what was held for it, or came too early, goes back to its queue."""
+        self._drop_over()
         self._grants.forget(consumer)
         back = [(source, deliveries) for owner, source, deliveries in self._held if owner is consumer]
         if back:
@@ -139,10 +145,15 @@ class Deliveries:
     def forget_source(self, source: DeliverySource, starting: Consumer | None) -> None:
         """Its queue has taken back whatever was not settled: what was held of that, or came too early for the consumer
         that is being started, is not sent. But what is not to be acknowledged was not taken back."""
-        if any(held[1] == source for held in self._held):
-            self._held = deque(held for held in self._held if held[1] != source)
+        if self._held:
+            self._over.add(source)
         if starting is not None and starting.early and not starting.no_ack:
             starting.early = [early for early in starting.early if early[0] != source]
+
+    def _drop_over(self) -> None:
+        if self._over:
+            self._held = deque(held for held in self._held if held[1] not in self._over)
+            self._over.clear()
 
     def requeue(self, source: DeliverySource, deliveries: Sequence[Delivery]) -> None:
         """Deliveries that were not sent go back to their queue."""
@@ -229,6 +240,7 @@ class Deliveries:
         """The channel fails: the broker requeues all that is out or held."""
         self.unacked = UnackedTable()
         self._held.clear()
+        self._over.clear()
         self._grants.clear()
         self._counted = self._gets = 0
 

@@ -106,6 +106,36 @@ def test_what_is_held_when_its_session_ends_comes_again_and_not_twice() -> None:
     assert driver.receive(Settlements(1, [(3, 0)]))[0] == Settle(Settlement.ACK, later, [SeqId(2)])
 
 
+class CountedSource(DeliverySource):
+    """Counts how often one is compared with another."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedSource.compared += 1
+        return tuple.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = DeliverySource.__hash__
+
+
+def test_the_end_of_many_sessions_is_not_looked_for_in_all_that_is_held_each_time() -> None:
+    """A channel may consume from thousands of queues, and lose their node."""
+    driver, count = limited(), 100
+    sources = [CountedSource(QueueName("/", f"q{number}"), 1) for number in range(count)]
+    for source in sources:
+        driver.machine.deliver("t", source, deliveries(1))
+    CountedSource.compared = 0
+    for source in reversed(sources):
+        driver.machine.source_over(source)
+    assert driver.machine.deliveries.held_count == 0
+    driver.settle((1, 0))
+    assert driver.delivered_tags() == [1], "the one that was sent before"
+    assert CountedSource.compared < 10 * count
+
+
 @pytest.mark.parametrize(("no_ack", "arrive"), [(False, [2]), (True, [1, 2])])
 def test_what_came_before_its_consumer_was_known_to_the_client_comes_again_likewise(
     no_ack: bool, arrive: list[int]
