@@ -95,7 +95,7 @@ def plan_forgetting(disk: OwnDisk, data_dir: str, names: Sequence[str]) -> Forge
     forgotten = tuple(dict.fromkeys(NodeName(name) for name in names))
     state = _replayed(restored)
     addresses = {name: state.members[name].cluster_address for name in forgotten if name in state.members}
-    if identity.forgetting and not any(name in raft_log.voters for name in forgotten):
+    if identity.forgetting and not any(name in _known(raft_log, state) for name in forgotten):
         return Forgetting(node, forgotten, raft_log.voters, (), (), (), 0)  # all but the last step is done
     _check(node, forgotten, raft_log, state)
     before = dict(state.masterships)
@@ -169,10 +169,15 @@ def _replayed(restored: RestoredState) -> MetadataState:
     return state
 
 
+def _known(raft_log: RaftLog, state: MetadataState) -> set[NodeName]:
+    """Who votes, is a member, or was admitted to become one."""
+    return {*raft_log.voters, *state.members, *state.admissions.admitted}
+
+
 def _check(node: NodeName, forgotten: Sequence[NodeName], raft_log: RaftLog, state: MetadataState) -> None:
     """Raises `ConfigError`."""
     voters = raft_log.voters
-    known = {*voters, *state.members, *state.admissions.admitted}
+    known = _known(raft_log, state)
     for name in forgotten:
         if name == node:
             raise ConfigError(f"{node} cannot be forgotten by itself: its own directory is what is to go on")

@@ -8,7 +8,7 @@ import pytest
 
 from chaos.sim.machine import DATA_DIR
 from cluster.metadata.codec import _CODES, encode_request
-from cluster.metadata.commands import AddMirror, Request, RequestId
+from cluster.metadata.commands import AddMirror, AdmitNode, Request, RequestId
 from cluster.metadata.errors import NewerReleaseError
 from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.raft.messages import Entry, EntryKind, Ready
@@ -174,14 +174,14 @@ def test_who_cannot_be_forgotten_is_refused(lab: Lab) -> None:
     assert disk.operations == before, "a plan writes nothing"
 
 
-def test_whoever_is_interrupted_is_told_and_does_it_again(lab: Lab) -> None:
-    kill_all(lab)
+def forget_with_interruptions(lab: Lab, names: list[str]) -> None:
+    """At n3, which is down: interrupted at every operation, told of it, and done again."""
     machine = lab.cluster.machines["n3"]
     reached = 0
     for operations in range(1, 60):
         machine.disk.on_operation = _fail_in(operations)
         try:
-            plan = plan_forgetting(machine.disk, DATA_DIR, ["n1", "n2"])
+            plan = plan_forgetting(machine.disk, DATA_DIR, names)
             carry_out(machine.disk, DATA_DIR, plan, Random(operations))
         except StorageError:
             pass
@@ -198,9 +198,23 @@ def test_whoever_is_interrupted_is_told_and_does_it_again(lab: Lab) -> None:
             lab.pass_time(1)
             assert "was interrupted on n3: run it again" in lab.ends_of("n3")[-1]
     assert reached > 2
+
+
+def test_whoever_is_interrupted_is_told_and_does_it_again(lab: Lab) -> None:
+    kill_all(lab)
+    forget_with_interruptions(lab, ["n1", "n2"])
     lab.start("n3")
     lab.pass_time(5)
     assert leaders(lab) == ["n3"]
+
+
+def test_so_does_who_forgets_a_node_that_never_voted(lab: Lab) -> None:
+    kill_all(lab)
+    admission = AdmitNode(NodeName("n4"), "d" * 32, "n4:25672")
+    append_to_log(lab, "n3", encode_request(Request(RequestId(NodeName("n1"), Incarnation(1), 99), admission)))
+    forget_with_interruptions(lab, ["n4"])
+    with pytest.raises(ConfigError, match="n4 is no member of the cluster of n1, n2, n3"):
+        plan_forgetting(lab.cluster.machines["n3"].disk, DATA_DIR, ["n4"])
 
 
 def _fail_in(operations: int):  # type: ignore[no-untyped-def]
