@@ -42,7 +42,6 @@ class Consumer:
         "in_rotation",
         "is_aside",
         "is_cancelled",
-        "outbox",
         "prefetch_count",
         "spec",
         "unacked",
@@ -61,8 +60,6 @@ class Consumer:
         #: Shares that were not written yet, in order: messages, and bytes of bodies.
         self.in_flight: deque[tuple[int, int]] = deque()
         self.in_flight_bytes = 0
-        #: Deliveries since the last drain.
-        self.outbox: list[Delivery] = []
         #: Kept by `ConsumerSet`: stands in a line and has capacity, or is set aside from there.
         self.in_rotation = False
         self.is_aside = False

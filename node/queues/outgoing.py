@@ -21,11 +21,14 @@ from node.queues.events import (
 class Outgoing:
     """See the top of this module."""
 
-    __slots__ = ("_consumers", "confirmed", "others", "rejected")
+    __slots__ = ("_last", "_runs", "confirmed", "others", "rejected")
 
     def __init__(self) -> None:
-        #: Consumers whose outbox is not empty.
-        self._consumers: list[Consumer] = []
+        #: Who is given what, in the order in which it was decided as far as a channel sees it: what goes to one consumer
+        #: without anything to another one of its channel in between.
+        self._runs: list[tuple[Consumer, list[Delivery]]] = []
+        #: The last of each channel.
+        self._last: dict[ChannelKey, tuple[Consumer, list[Delivery]]] = {}
         #: Publishes to be confirmed beside those of the backing queue.
         self.confirmed: list[Token] = []
         self.rejected: list[Token] = []
@@ -34,14 +37,17 @@ class Outgoing:
 
     def deliver(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
         """These are for that consumer."""
-        if not consumer.outbox:
-            self._consumers.append(consumer)
-        consumer.outbox.extend(deliveries)
+        run = self._last.get(consumer.channel)
+        if run is None or run[0] is not consumer:
+            run = self._last[consumer.channel] = (consumer, [])
+            self._runs.append(run)
+        run[1].extend(deliveries)
 
     def channel_gone(self, channel: ChannelKey) -> None:
         """Nobody is there to receive what its consumers were to be given. And if it was cut off, it sends again what it
         was to be told is refused, and is told then what is decided then."""
-        self._consumers = [consumer for consumer in self._consumers if consumer.channel != channel]
+        if self._last.pop(channel, None) is not None:
+            self._runs = [run for run in self._runs if run[0].channel != channel]
         if self.rejected:
             self.rejected = [token for token in self.rejected if token[0] != channel]
 
@@ -50,11 +56,11 @@ class Outgoing:
 
         Grants go after refusals: who sends on knows of these (`node.queues.refusals`).
         """
-        effects: list[QueueEffect] = []
-        for consumer in self._consumers:
-            effects.append(Deliver(consumer.channel, consumer.spec.consumer_tag, consumer.outbox))
-            consumer.outbox = []
-        self._consumers = []
+        effects: list[QueueEffect] = [
+            Deliver(consumer.channel, consumer.spec.consumer_tag, deliveries) for consumer, deliveries in self._runs
+        ]
+        self._runs = []
+        self._last.clear()
         if confirmed or self.confirmed:
             by_channel = group_by_channel([*self.confirmed, *confirmed])
             effects += [ConfirmPublished(channel, seqs) for channel, seqs in by_channel.items()]
@@ -70,5 +76,7 @@ class Outgoing:
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if something would be said twice."""
-        waiting = [consumer for consumer in self._consumers if consumer.outbox]
-        assert len(set(map(id, waiting))) == len(waiting), "an outbox is sent once"
+        assert all(deliveries for _, deliveries in self._runs), "who is given nothing is told nothing"
+        last = {consumer.channel: deliveries for consumer, deliveries in self._runs}
+        assert last.keys() == self._last.keys(), "each channel that is given something has a last run"
+        assert all(last[channel] is run[1] for channel, run in self._last.items()), "and that is the last"

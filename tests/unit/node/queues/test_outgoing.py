@@ -79,3 +79,19 @@ def test_a_channel_that_is_gone_is_sent_nothing(outgoing: Outgoing) -> None:
         outgoing.deliver(consumer(number), DELIVERIES)
     outgoing.channel_gone(channel(1))
     assert outgoing.take([], []) == [Deliver(channel(2), "t", DELIVERIES)]
+
+
+def test_a_channel_with_two_consumers_is_given_everything_in_the_order_in_which_it_was_handed_out(
+    outgoing: Outgoing,
+) -> None:
+    one, other = (Consumer(channel(1), ConsumerSpec(tag, no_ack=False, exclusive=False)) for tag in ("a", "b"))
+    elsewhere = consumer(2)
+    for served, number in ((one, 0), (other, 1), (elsewhere, 1), (other, 2), (elsewhere, 2), (one, 2)):
+        outgoing.deliver(served, DELIVERIES[number : number + 1])
+        outgoing.check_invariants()
+    assert outgoing.take([], []) == [
+        Deliver(channel(1), "a", DELIVERIES[:1]),
+        Deliver(channel(1), "b", DELIVERIES[1:]),
+        Deliver(channel(2), "t", DELIVERIES[1:]),
+        Deliver(channel(1), "a", DELIVERIES[2:]),
+    ]

@@ -129,6 +129,15 @@ def test_equal_consumers_take_turns_one_message_each() -> None:
     assert bench.deliveries() == ["2.t: 8"], "the turn goes on where it stopped"
 
 
+def test_consumers_of_one_channel_take_turns_and_it_has_everything_in_order() -> None:
+    bench = QueueBench()
+    bench.consume(1, "a")
+    bench.consume(1, "b")
+    bench.consume(2)
+    bench.publish(7)
+    assert bench.deliveries() == ["1.a: 1", "1.b: 2", "2.t: 3 6", "1.a: 4", "1.b: 5", "1.a: 7"]
+
+
 def test_turns_skip_those_who_are_full() -> None:
     bench = QueueBench()
     bench.consume(1, prefetch_count=1)
