@@ -23,6 +23,8 @@ from chaos.sim.network import Address, Network
 from chaos.sim.sockets import SimulatedTransport, connect
 
 PERSISTENT = 2
+#: Reply code of who closes without an error.
+CLOSED_BY_CLIENT = 200
 FRAME_MAX_BYTES = 128 * 1024
 #: A broker that says nothing for twice as long is dead: its machine may have gone without a word.
 HEARTBEAT_S = 6
@@ -98,15 +100,23 @@ class Channel:
         self.published = 0
         #: Of the last delivery.
         self._delivered_tag = 0
+        self._is_closing = False
         self.closed: ClosedError | None = None
         #: Of the last basic.ack or basic.nack: (sequence number, multiple, was it an ack).
         self.on_confirm: Callable[[int, bool, bool], None] = _nothing
         self.on_deliver: Callable[[Delivered], None] = _nothing
         self.on_return: Callable[[Delivered], None] = _nothing
+        #: Hears what a get brings, or that it brings nothing, in its place among deliveries, before whoever has asked.
+        self.on_got: Callable[[Delivered | None], None] = _nothing
         self.on_cancel: Callable[[str], None] = _nothing
         self.on_closed: Callable[[ClosedError], None] = _nothing
         self._waiting: deque[tuple[tuple[type[Frame], ...], asyncio.Future[Any]]] = deque()
         self._content: tuple[Frame, int, list[bytes]] | None = None
+
+    @property
+    def is_asking(self) -> bool:
+        """It has asked for something that was not answered yet."""
+        return bool(self._waiting)
 
     @property
     def heard_us(self) -> int:
@@ -119,8 +129,12 @@ class Channel:
         await self._ask(commands.Channel.Open(), commands.Channel.OpenOk)
 
     async def close(self) -> None:
-        await self._ask(commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk)
-        self.lost(ClosedError(200, "closed by us"))
+        """The next one on the connection may have its number."""
+        answer = self._request(commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk)
+        self._is_closing = True
+        await answer
+        self.lost(ClosedError(CLOSED_BY_CLIENT, "closed by us"))
+        self.connection.forget(self)
 
     async def confirm_select(self) -> None:
         await self._ask(commands.Confirm.Select(), commands.Confirm.SelectOk)
@@ -275,14 +289,19 @@ class Channel:
         self.connection.send(frame.marshal(method, self.number))
 
     async def _ask(self, method: Frame, *answers: type[Frame]) -> Any:
+        return await self._request(method, *answers)
+
+    def _request(self, method: Frame, *answers: type[Frame]) -> asyncio.Future[Any]:
         self._say(method)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((answers, future))
-        return await future
+        return future
 
     def _require_open(self) -> None:
         if self.closed is not None:
             raise self.closed
+        if self._is_closing:
+            raise ClosedError(CLOSED_BY_CLIENT, "closed by us")
 
     # --- what comes in ---
 
@@ -301,8 +320,12 @@ class Channel:
         elif isinstance(method, commands.Channel.Close):
             if self.closed is None:
                 self.connection.send(frame.marshal(commands.Channel.CloseOk(), self.number))
-                self.lost(ClosedError(method.reply_code or 0, method.reply_text))
+                error = ClosedError(method.reply_code or 0, method.reply_text)
+                self.connection.told(error, self.heard_us)
+                self.lost(error)
         elif self.closed is None:
+            if isinstance(method, commands.Basic.GetEmpty):
+                self.on_got(None)
             self._answered(method, self._facts_of(method))
 
     def _begin_content(self, content: header.ContentHeader) -> None:
@@ -329,7 +352,9 @@ class Channel:
         if isinstance(method, commands.Basic.Return):
             self.on_return(Delivered("", 0, False, data, sent_s))
         elif isinstance(method, commands.Basic.GetOk):
-            self._answered(method, Delivered("", method.delivery_tag or 0, bool(method.redelivered), data, sent_s))
+            got = Delivered("", method.delivery_tag or 0, bool(method.redelivered), data, sent_s)
+            self.on_got(got)
+            self._answered(method, got)
         elif isinstance(method, commands.Basic.Deliver):
             self._delivered_tag = method.delivery_tag or 0
             self.on_deliver(
@@ -367,8 +392,10 @@ class Channel:
 class Connection(asyncio.Protocol):
     """One connection to one node; made by `open_connection`."""
 
-    def __init__(self, vhost: str = "/") -> None:
+    def __init__(self, vhost: str = "/", told: Callable[[ClosedError, int], None] = _nothing) -> None:
+        """``told`` hears why the broker ends this, or a channel of it, and when it has sent that (microseconds)."""
         self._vhost = vhost
+        self.told = told
         self._transport: SimulatedTransport
         self._buffer = b""
         self._channels: dict[int, Channel] = {}
@@ -394,11 +421,15 @@ class Connection(asyncio.Protocol):
         await channel.open()
         return channel
 
+    def forget(self, channel: Channel) -> None:
+        """It is closed on both sides."""
+        self._channels.pop(channel.number, None)
+
     def close(self) -> None:
         """Orderly, without waiting for the answer."""
         if self.closed is None:
             self.send(frame.marshal(commands.Connection.Close(200, "", 0, 0), 0))
-            self._end(ClosedError(200, "closed by us"))
+            self._end(ClosedError(CLOSED_BY_CLIENT, "closed by us"))
             self._transport.close()
 
     def abort(self) -> None:
@@ -471,7 +502,10 @@ class Connection(asyncio.Protocol):
             self._opened.set_result(None)
         elif isinstance(method, commands.Connection.Close):
             self.send(frame.marshal(commands.Connection.CloseOk(), 0))
-            self._end(ClosedError(method.reply_code or 0, method.reply_text))
+            error = ClosedError(method.reply_code or 0, method.reply_text)
+            if self.closed is None:
+                self.told(error, history_us(self.heard_sent_s))
+            self._end(error)
             self._transport.close()
         elif isinstance(method, commands.Connection.Blocked | commands.Connection.Unblocked):
             self.on_blocked(isinstance(method, commands.Connection.Blocked))
@@ -490,11 +524,18 @@ class Connection(asyncio.Protocol):
 
 
 async def open_connection(
-    network: Network, process: Process, host: str, address: Address, timeout_s: float = 5.0, *, vhost: str = "/"
+    network: Network,
+    process: Process,
+    host: str,
+    address: Address,
+    timeout_s: float = 5.0,
+    *,
+    vhost: str = "/",
+    told: Callable[[ClosedError, int], None] = _nothing,
 ) -> Connection:
-    """Connect and log in as guest. Raises `ClosedError`, `OSError` or `TimeoutError`."""
+    """Connect and log in as guest. Raises `ClosedError`, `OSError` or `TimeoutError`. ``told``: see `Connection`."""
     async with asyncio.timeout(timeout_s):
-        connection = await connect(network, process, host, address, lambda: Connection(vhost))
+        connection = await connect(network, process, host, address, lambda: Connection(vhost, told))
         assert isinstance(connection, Connection), "it was made here"
         try:
             await connection.opened()

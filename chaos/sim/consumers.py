@@ -94,15 +94,18 @@ class Consumer(Client):
         hold_percent: int,
         reject_percent: int = 0,
         kind: str = "",
+        has_rivals: bool = False,
     ) -> None:
         """``is_channel_wide``: ``prefetch`` is the limit of the channel. ``is_limit_kept``: no master ends, or the next
         one would not count what the client holds of it.
 
-        ``kind``: see `chaos.sim.schedule.EXCLUSIVE` and those beside it.
+        ``kind``: see `chaos.sim.schedule.EXCLUSIVE` and those beside it. ``has_rivals``: some want a queue for
+        themselves, and another master may refuse the others.
         """
         super().__init__(f"c{number}", world, ProcKind.CONSUMER)
         self.number = number
         self.kind = kind
+        self._has_rivals = has_rivals
         self._queue_name = queue_name
         self._prefetch = prefetch
         self._is_channel_wide = is_channel_wide
@@ -175,6 +178,7 @@ class Consumer(Client):
         """Ask the broker to stop delivering, or to go on."""
         channel = self.channel
         if channel is not None and channel.closed is None:
+            self.world.answers.has_flow |= not is_active
             self.process.create_task(self._flow(channel, is_active))
 
     async def _flow(self, channel: Channel, is_active: bool) -> None:
@@ -198,6 +202,7 @@ class Consumer(Client):
             self._recovered_tag = self._last_tag
             self._held.clear()
             channel.nack(0, multiple=True, requeue=True)
+            self.world.answers.gives_back = True
             self.world.note("everything that was held was given back")
 
     async def begin(self, channel: Channel) -> None:
@@ -206,7 +211,7 @@ class Consumer(Client):
         self._recovered_tag = self._last_tag = 0
         self._held.clear()
         self._is_recovering = self._is_proving = self._is_cancelled = False
-        channel.on_cancel = lambda _tag: self._cancelled()
+        channel.on_cancel = lambda _tag: self._cancelled(channel)
         await channel.qos(self._prefetch, is_channel_wide=self._is_channel_wide)
         if queue is not None:
             self._settling = Settling(self.log, self.world, channel.entry, queue)
@@ -242,9 +247,12 @@ class Consumer(Client):
         """It consumes, and would take another message."""
         return self.place is not None and not self._is_recovering and len(self._held) < self._prefetch
 
-    def _cancelled(self) -> None:
+    def _cancelled(self, channel: Channel) -> None:
         self._is_cancelled = True
         self.place = None
+        if self.kind != TOLD and not self._has_rivals and self.queue is not None:
+            node = self.world.nodes[channel.entry][0]
+            self.world.answers.cancelled(self.name, node, self.queue, channel.heard_us)
         self.world.note("the broker cancelled a consumer")
         self.drop(is_orderly=True)
 
@@ -378,6 +386,7 @@ class Visitor(Client):
                 self.world.nodes[at],
                 CONNECT_TIMEOUT_S,
                 vhost=self._vhost,
+                told=self.told_at(at),
             )
             try:
                 channel = await connection.channel()

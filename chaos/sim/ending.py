@@ -70,6 +70,7 @@ class Ending:
         stage.cluster.heal()
         if not self._converge():
             return False
+        stage.world.answers.is_calm = True
         before = masters(stage.cluster)
         for client in stage.clients():
             client.stop()
@@ -130,6 +131,12 @@ class Ending:
             reason = "a guest has not gone"
         if not reason and waiting:
             reason = f"publishers without all their confirms: {', '.join(waiting)}"
+        blocked = [client.name for client in stage.clients() if client.is_blocked]
+        if not reason and blocked:
+            reason = f"clients that were not told that an alarm is over: {', '.join(blocked)}"
+        asking = [client.name for client in stage.clients() if client.is_asking]
+        if not reason and asking:
+            reason = f"clients without an answer: {', '.join(asking)}"
         return reason or self._why_not_consumed()
 
     def _why_not_consumed(self) -> str:
@@ -139,6 +146,7 @@ class Ending:
         if untold:
             return f"consumers that were not told of a new master: {', '.join(untold)}"
         believed = Counter(client.place for client in stage.consumers if client.place is not None)
+        believed.update(place for worker in stage.workers for place in worker.places)
         known: Counter[tuple[int, int]] = Counter()
         for entry, (name, _port) in enumerate(stage.world.nodes):
             node = stage.cluster.nodes[name]
@@ -156,7 +164,9 @@ class Ending:
         stage = self._stage
         consumers = [client for client in stage.consumers if client.place is not None and client.place[0] == queue]
         waiting = [client.name for client in consumers if client.is_waiting]
-        if not waiting or (stage.personality.has_single_active and len(waiting) < len(consumers)):
+        waiting += [worker.name for worker in stage.workers if worker.is_waiting_for(queue)]
+        count = len(consumers) + sum(place[0] == queue for worker in stage.workers for place in worker.places)
+        if not waiting or (stage.personality.has_single_active and len(waiting) < count):
             return ""  # of those that consume one after the other, nobody here knows whose turn it is
         ready = ready_in(stage.cluster, queue_name(queue))
         return f"{ready} messages in {queue_name(queue)}, and {', '.join(waiting)} would take some" if ready else ""

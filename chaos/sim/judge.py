@@ -35,6 +35,9 @@ handed out excuses one delivery. Where another epoch has begun since, anything m
 **What must be flagged** as a repetition is what anybody has heard before, unless it is handed out by a master that has
 yet to hear of the one who delivered it.
 
+**What excuses a wrong order.** What clients hear of a master that came to its end may cross with what they hear of the
+next one; but each master hands out, for the first time and without the flag, in the order of each publishing channel.
+
 **What excuses a refusal of what was delivered.** The master that delivered it died, or had yet to hear of its
 successor, before anybody else had it, and the next one, to which it was sent again, has reached its limit under
 ``reject-publish``. It cannot know that its predecessor had room, and a full queue stays full (RabbitMQ's case S14). Or
@@ -48,7 +51,7 @@ destroys the disks of all complete copies (`chaos.sim.schedule`).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -79,6 +82,8 @@ class HandOut(NamedTuple):
     epoch: int
     #: As what may have been delivered before.
     is_flagged: bool = False
+    #: Among all that masters have handed out: what is handed out in one turn has one time.
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,7 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
     overtaken, _ = inversions(events)
     if overtaken:
         found.append(Violation("order", f"{overtaken} first deliveries overtook one another"))
+    found += _handed_out_too_early(events, circumstances.hand_outs)
     strays = sum(event.kind == Kind.CONFIRM_STRAY for event in events)
     if strays:
         found.append(Violation("confirm_violations", f"{strays} confirms of what was not outstanding"))
@@ -172,6 +178,30 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
     if incomplete:
         found.append(Violation("harness", f"{incomplete} logs with holes or without an end"))
     return found
+
+
+def _handed_out_too_early(
+    events: Sequence[Event], hand_outs: Mapping[AttemptKey, Sequence[HandOut]]
+) -> Iterator[Violation]:
+    """What one channel has published to a queue stands there as it was published, whatever becomes of masters and
+    links, so a master hands out for the first time in that order, whoever gets it."""
+    first: dict[tuple[int | None, int, int, int | None], list[tuple[int, int, AttemptKey]]] = {}
+    for event in events:
+        if event.kind != Kind.PUB_INVOKE:
+            continue
+        key = (event.queue_id, event.pub_id, event.seq, event.attempt)
+        for each in hand_outs.get(key, ()):
+            if not each.is_flagged:
+                stream = event.queue_id, each.epoch, event.proc_id, event.channel_id
+                first.setdefault(stream, []).append((each.position, event.ev_seq, key))
+    for (queue, epoch, _, channel), handed_out in first.items():
+        last_seq, last_key = -1, None
+        for _, ev_seq, key in sorted(handed_out):
+            if ev_seq < last_seq:
+                text = f"the master of queue {queue} in epoch {epoch} has handed out {last_key} before {key}"
+                yield Violation("order", f"{text}, which was published earlier on channel {channel}", key)
+            else:
+                last_seq, last_key = ev_seq, key
 
 
 def _is_excused(
@@ -293,7 +323,7 @@ def _is_unflagged_behind(story: Sequence[Event], hand_outs: Sequence[HandOut]) -
     Not if that one was of a later epoch: who has yet to hear of his successor knows nothing of what that one delivers.
     """
     deliveries = [event for event in story if event.kind == Kind.DELIVER]
-    for at_us, epoch, is_flagged in hand_outs:
+    for at_us, epoch, is_flagged, _ in hand_outs:
         if is_flagged or not any(event.t_lo_us >= at_us and not event.redelivered for event in deliveries):
             continue
         for earlier in deliveries:
@@ -320,7 +350,7 @@ def _has_come_back(
     if not any(settled.acked_us < at_us < others_us for at_us in sent_us):
         return False
     hand_outs = circumstances.hand_outs.get(key, ())
-    if any(settled.acked_us < at_us < others_us and epoch >= settled.epoch for at_us, epoch, _ in hand_outs):
+    if any(settled.acked_us < at_us < others_us and epoch >= settled.epoch for at_us, epoch, *_ in hand_outs):
         return True
     # Each delivery needs a time of its own that came before it.
     return any(

@@ -95,6 +95,8 @@ class RecordWatch:
         self._violate = violate
         self._note = note
         self._releases = ReleaseWatch(violate, note)
+        #: Node -> when the cluster has declared it down, or forgotten it, in microseconds.
+        self.downs: dict[str, list[int]] = {}
         #: Nodes that were forgotten, or let in.
         self._new: dict[str, None] = {}
         #: Hears which node is no member any more.
@@ -150,6 +152,10 @@ class RecordWatch:
         holders = self.holders.get(number)
         return holders[-1].master if holders and holders[-1].nodes else None
 
+    def was_down(self, node: str, from_us: int) -> bool:
+        """The cluster has taken it for dead since."""
+        return any(at_us >= from_us for at_us in self.downs.get(node, ()))
+
     def sealed(self, queue_id: QueueId, epoch: Epoch, tell_of_unsettled: Callable[[], None] | None) -> None:
         """The master of this epoch has sealed a queue for a deletion; if as empty, ``tell_of_unsettled`` is called if
         it comes about: it records what channels held then, which goes with the queue."""
@@ -192,6 +198,8 @@ class RecordWatch:
             if number is not None:
                 self._deleted(number, event.queue.queue_id, request)
         elif isinstance(event, MemberChanged):
+            if event.new is None or not event.new.is_up:
+                self.downs.setdefault(event.node, []).append(self._log.now_us())
             if event.new is None:
                 self._note("a node was forgotten")
                 self._new[event.node] = None

@@ -19,6 +19,7 @@ from warnings import catch_warnings, simplefilter
 
 from chaos.analysis.reference import AttemptKey
 from chaos.history import Event, Kind, ProcKind
+from chaos.sim.answers import Answers
 from chaos.sim.checks import Checks
 from chaos.sim.client import ProtocolError
 from chaos.sim.cluster import SimulatedCluster
@@ -100,7 +101,8 @@ class Run:
         self.loop.set_exception_handler(self._exception)
         self.loop.after_turn = self._after_turn
         cluster = SimulatedCluster(self.loop, schedule.personality, schedule.seed)
-        world = Surroundings(self.loop, cluster.network, cluster.addresses, schedule.seed)
+        answers = Answers(schedule.personality, self._violate)
+        world = Surroundings(self.loop, cluster.network, cluster.addresses, schedule.seed, answers)
         self.stage = stage = Stage(schedule, self.loop, cluster, world, on_line, on_happening)
         self.cluster, self.world = cluster, world
         note = stage.sightings.note
@@ -113,7 +115,7 @@ class Run:
         world.session_of = self._session_of
         self.records = RecordWatch(world.history.process(ProcKind.OBSERVER), queue_number, stage.violate, note)
         self.records.told = lambda text, master: stage.tell(text, "record", master)
-        stage.master_of = self.records.master_of
+        stage.master_of, stage.was_down = self.records.master_of, self.records.was_down
         self.records.on_forgotten, self.records.on_joined = cluster.forgotten, cluster.joined
         self.records.is_alone, self.records.on_let_in = cluster.is_alone, cluster.let_in
         self._limits = world.history.process(ProcKind.OBSERVER, "limits")
@@ -137,6 +139,9 @@ class Run:
         self._checks = Checks(cluster, schedule.seed, self._invariant_broken, every=checks_every)
 
     # --- what happens ---
+
+    def _violate(self, kind: str, text: str) -> None:
+        self.stage.violate(kind, text)
 
     def _exception(self, _loop: object, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -195,10 +200,12 @@ class Run:
 
     def _hand_outs(self) -> dict[AttemptKey, list[HandOut]]:
         hand_outs: dict[AttemptKey, list[HandOut]] = {}
+        position = 0
         for at_us, epoch, deliveries, queue_id in self._handed_out:
             for each in deliveries:
+                position += 1
                 for key in self._attempts([each.message], queue_id):
-                    hand_outs.setdefault(key, []).append(HandOut(at_us, epoch, each.redelivered))
+                    hand_outs.setdefault(key, []).append(HandOut(at_us, epoch, each.redelivered, position))
         return hand_outs
 
     def _attempts(self, messages: Sequence[Message], queue_id: QueueId) -> Iterator[AttemptKey]:
@@ -309,6 +316,15 @@ class Run:
         self.records.finish()
         for violation in judge(history.events, self._circumstances())[:VIOLATIONS_MAX]:
             self.stage.found(violation)
+        self.world.answers.judge(history.events, self._entries(), self.records.ignorance)
+
+    def _entries(self) -> dict[int | None, str]:
+        """Channel of a client -> the node that it led to."""
+        return {
+            event.channel_id: self.world.nodes[event.node_id][0]
+            for event in self.world.history.events
+            if event.kind == Kind.CONN_OPEN and event.node_id is not None
+        }
 
     def _circumstances(self) -> Circumstances:
         return Circumstances(

@@ -129,6 +129,8 @@ class Personality:
     #: Bytes that may wait for a link before whoever can wait does; whatever else is measured by it is smaller alike. 0:
     #: as ever, which no seed reaches.
     link_bytes: int = 0
+    #: Clients that consume from several queues on one channel (`chaos.sim.workers`).
+    workers: int = 0
 
 
 @dataclass(frozen=True)

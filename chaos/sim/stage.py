@@ -15,9 +15,10 @@ from chaos.sim.guests import Guest, Transactor
 from chaos.sim.happenings import Happening, of_event
 from chaos.sim.judge import Violation
 from chaos.sim.loop import SimulatedLoop
-from chaos.sim.schedule import Personality, Schedule
+from chaos.sim.schedule import EXCLUSIVE, Personality, Schedule
 from chaos.sim.settings import limit_lengths
 from chaos.sim.sometimes import Sightings
+from chaos.sim.workers import Worker
 from chaos.sim.workload import FAN_KEY, Client, Publisher, Surroundings, fan_name
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_port import AdminPort
@@ -68,6 +69,10 @@ class Stage:
     sightings: Sightings = field(default_factory=Sightings)
     #: Who is the master of a queue of the workload, by the newest record.
     master_of: Callable[[int], str | None] = lambda _queue: None
+    #: Whether the cluster has taken a node for dead since a time, in microseconds.
+    was_down: Callable[[str, int], bool] = lambda _node, _from_us: False
+    #: Auto-delete queues of keepers that may not have had a consumer yet, by all that anybody knows.
+    unconsumed: dict[str, None] = field(default_factory=dict)
     #: What somebody lies in wait for in nodes -> how the node ends then.
     node_moments: dict[str, str] = field(default_factory=dict)
     #: Purges and deletions that were asked for, each with the declaration that follows.
@@ -94,6 +99,7 @@ class Stage:
                 hold_percent=p.hold_percent,
                 reject_percent=p.reject_percent,
                 kind=p.consumer_kinds[number % len(p.consumer_kinds)] if p.consumer_kinds else "",
+                has_rivals=EXCLUSIVE in p.consumer_kinds,
             )
             for number in range(p.consumers)
         ]
@@ -101,17 +107,27 @@ class Stage:
         self._fans = sorted({tuple(step.args[1]) for step in self.schedule.steps if step.kind == "fan_out"})
         if self.on_line is not None or self.on_happening is not None:
             self.world.history.on_event = self.client_event
+        self.workers = [
+            Worker(number, self.world, queue_name, prefetch=p.prefetch, is_channel_wide=p.has_channel_limits)
+            for number in range(p.workers)
+        ]
         self.visitor = Visitor("v", self.world, queue_name)
         self.transactors = [Transactor(number, self.world, queue_name) for number in range(p.transactors)]
+        self.world.answers.has_tenants = any(step.kind == "tenancy" for step in self.schedule.steps)
         self._is_limited = limit_lengths(self.schedule.steps)
         self.guests = [
-            Guest(number, self.world, queue_name, is_remembered=not p.earlier, may_skip=self._may_skip)
+            Guest(number, self.world, queue_name, is_remembered=self.is_remembered, may_skip=self._may_skip)
             for number in range(p.guests)
         ]
 
     @property
     def personality(self) -> Personality:
         return self.schedule.personality
+
+    @property
+    def is_remembered(self) -> bool:
+        """The cluster has that a queue was consumed committed: no member is of a release that does not know that."""
+        return not self.personality.earlier
 
     def _may_skip(self) -> bool:
         """What nobody has confirmed may be missing in the midst of a queue of which nobody keeps account."""
@@ -122,6 +138,7 @@ class Stage:
         yield from self.publishers
         yield from self.transactors
         yield from self.consumers
+        yield from self.workers
 
     def tell(self, text: str, kind: str = "log", lane: str = "", *, begins: str = "", ends: str = "") -> None:
         """Into the story. See `chaos.sim.happenings` for what there is besides the text."""
@@ -169,7 +186,11 @@ class Stage:
 
     def is_of_workload(self, name: str) -> bool:
         """Whether a queue of this name may be left in the end."""
-        may_stay = name in self.cluster.consumed_in_secret or any(name in guest.may_stay for guest in self.guests)
+        may_stay = (
+            name in self.cluster.consumed_in_secret
+            or name in self.unconsumed
+            or any(name in guest.may_stay for guest in self.guests)
+        )
         return may_stay or queue_number(name) is not None
 
     async def declare(self, queue: int) -> None:

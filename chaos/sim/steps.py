@@ -10,6 +10,7 @@ from typing import Any
 from chaos.sim.client import Channel, ClosedError
 from chaos.sim.declaring import Declarer
 from chaos.sim.hostile import propose_hostile
+from chaos.sim.keepers import Keeper
 from chaos.sim.machine import sync_queue
 from chaos.sim.schedule import DIRECT, Step
 from chaos.sim.stage import NOWHERE, VHOST, Stage, policy_record, queue_name
@@ -46,6 +47,7 @@ class Steps:
         self._ambushes: list[Ambush] = []
         self._tenants: dict[int, Tenant] = {}
         self._wirings: dict[int, Wiring] = {}
+        self._keepers: dict[int, Keeper] = {}
         stage.world.on_moment = self._moment_has_come
 
     def do(self, step: Step) -> None:
@@ -115,6 +117,13 @@ class Steps:
 
     def _give_back(self, consumer: int, _queue: int) -> None:
         self._stage.consumers[consumer].give_back()
+
+    def _work(self, worker: int, queues: Sequence[int]) -> None:
+        self._stage.workers[worker].work(list(queues))
+
+    def _worker_does(self, worker: int, what: str, *queue: int) -> None:
+        """Consume, cancel or get of a queue; reopen its channel, settle everything at once, or drop its connection."""
+        getattr(self._stage.workers[worker], what)(*queue)
 
     def _purge(self, queue: int) -> None:
         self._remove(queue, lambda channel: channel.purge(queue_name(queue)))
@@ -281,6 +290,12 @@ class Steps:
 
     def _force_promote(self, queue: int, node: str) -> None:
         self._operate(lambda admin: admin.force_promote(VHOST, queue_name(queue), node))
+
+    def _keep(self, number: int, lasts_ms: int, passing_ms: int, home: int, entry: int) -> None:
+        """An auto-delete queue is made, filled, and kept by its consumer for so long."""
+        stage = self._stage
+        keeper = self._keepers.setdefault(number, Keeper(stage, number))
+        stage.operations.append(stage.visitor.process.create_task(keeper.keep(lasts_ms, passing_ms, home, entry)))
 
     def _hostile(self, number: int, kind: str) -> None:
         """A command that no release would propose comes into the log."""

@@ -23,6 +23,7 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
+from chaos.sim.answers import OUT_OF_REACH
 from chaos.sim.client import Channel, ClosedError, Delivered
 from chaos.sim.consumers import Visitor
 from chaos.sim.schedule import ARGUED, BY_POLICY, DIRECT, HEADERS, TOPIC
@@ -32,8 +33,6 @@ from cluster.metadata.records import PolicyRecord
 
 NOT_FOUND = 404
 PRECONDITION_FAILED = 406
-#: What the broker says of a queue whose master is down, moves, or says nothing: it is there, and out of reach.
-OUT_OF_REACH = ("inaccessible", "did not answer in time", "is changing its master", "changes its master")
 KEY = "key"
 #: Between two publishes.
 PAUSE_S = 0.2

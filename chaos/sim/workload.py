@@ -19,6 +19,7 @@ from zlib import crc32
 
 from chaos.analysis.reference import AttemptKey
 from chaos.history import Event, Kind, ProcessLog, ProcKind
+from chaos.sim.answers import Answers
 from chaos.sim.client import Channel, ClosedError, Connection, Delivered, open_connection
 from chaos.sim.loop import Process, SimulatedLoop
 from chaos.sim.network import Address, Network
@@ -86,7 +87,9 @@ class Settlement(NamedTuple):
 class Surroundings:
     """What every client needs of the world."""
 
-    def __init__(self, loop: SimulatedLoop, network: Network, nodes: list[Address], seed: int) -> None:
+    def __init__(
+        self, loop: SimulatedLoop, network: Network, nodes: list[Address], seed: int, answers: Answers
+    ) -> None:
         self.loop = loop
         self.network = network
         #: Where the nodes listen.
@@ -106,6 +109,8 @@ class Surroundings:
         self.on_moment: Callable[[str, int], None] = lambda _what, _queue: None
         #: Hears of rare states that were reached, see `chaos.sim.sometimes`.
         self.note: Callable[[str], None] = lambda _name: None
+        #: What the broker says that needs a reason.
+        self.answers = answers
         #: In the body of every message: whose run it is of.
         self.run_tag = seed & 0xFFFF_FFFF
 
@@ -126,6 +131,8 @@ class Client:
         self.channel: Channel | None = None
         self.channel_id = 0
         self.is_stopping = False
+        #: The broker has told this connection of an alarm, and not that it is over.
+        self.is_blocked = False
         self._attempts = 0
         self._lost = asyncio.Event()
 
@@ -143,10 +150,20 @@ class Client:
         if connection is not None and connection.closed is None:
             self.process.call_soon(connection.close if is_orderly else connection.abort)
 
+    @property
+    def is_asking(self) -> bool:
+        """Its channel has asked for something that was not answered yet."""
+        return self.channel is not None and self.channel.is_asking
+
     def next_node(self) -> int:
         """Position of the node to try next."""
         self._attempts += 1
         return self.world.dice(self.name, self._attempts) % len(self.world.nodes)
+
+    def told_at(self, entry: int) -> Callable[[ClosedError, int], None]:
+        """Who hears why the node at this position ends a channel of ours, or a connection."""
+        node = self.world.nodes[entry][0]
+        return lambda error, sent_us: self.world.answers.ended(self.name, node, error, sent_us)
 
     async def _live(self) -> None:
         while not self.is_stopping:
@@ -154,18 +171,16 @@ class Client:
             address = self.world.nodes[at]
             try:
                 connection = await open_connection(
-                    self.world.network, self.process, self.name, address, CONNECT_TIMEOUT_S
+                    self.world.network, self.process, self.name, address, CONNECT_TIMEOUT_S, told=self.told_at(at)
                 )
                 self.connection = connection
+                self.is_blocked = False
                 connection.on_blocked = self._blocked
                 connection.on_silent = lambda: self.world.note("a client gave up a silent connection")
                 self._lost = asyncio.Event()
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):
                     channel = await connection.channel()
-                    channel.on_closed = self._closed
-                    channel.entry = at
-                    self.channel_id = next(self.world.channel_ids)
-                    self.log.record(Kind.CONN_OPEN, channel_id=self.channel_id, node_id=at)
+                    self.adopt(channel, at)
                     await self.begin(channel)
                 self.channel = channel
                 if not self.is_stopping:
@@ -177,7 +192,20 @@ class Client:
             self.connection = self.channel = None
             await asyncio.sleep(RECONNECT_PAUSE_S)
 
+    def adopt(self, channel: Channel, entry: int) -> None:
+        """A new channel, to the node at a position, is ours."""
+        channel.on_closed = self._closed
+        channel.entry = entry
+        self.channel_id = channel.label = next(self.world.channel_ids)
+        self.log.record(Kind.CONN_OPEN, channel_id=self.channel_id, node_id=entry)
+
+    def lose(self) -> None:
+        """The channel is of no use any more; `_live` makes another connection."""
+        self.channel = None
+        self._lost.set()
+
     def _blocked(self, is_blocked: bool) -> None:
+        self.is_blocked = is_blocked
         self.world.note("a client was told of an alarm" if is_blocked else "a client was told that an alarm is over")
 
     def _closed(self, error: ClosedError) -> None:

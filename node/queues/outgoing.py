@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import cycle
 
 from node.ids import ChannelKey
 from node.queues.backing_queue import Delivery
-from node.queues.consumers import Consumer
+from node.queues.consumers import Consumer, deal
 from node.queues.events import (
     ConfirmPublished,
     Deliver,
@@ -24,8 +25,8 @@ class Outgoing:
     __slots__ = ("_last", "_runs", "confirmed", "others", "rejected")
 
     def __init__(self) -> None:
-        #: Who is given what, in the order in which it was decided as far as a channel sees it: what goes to one consumer
-        #: without anything to another one of its channel in between.
+        #: Who is given what, in the order in which it was decided as far as a channel sees it: what goes to one
+        #: consumer without anything to another one of its channel in between.
         self._runs: list[tuple[Consumer, list[Delivery]]] = []
         #: The last of each channel.
         self._last: dict[ChannelKey, tuple[Consumer, list[Delivery]]] = {}
@@ -42,6 +43,17 @@ class Outgoing:
             run = self._last[consumer.channel] = (consumer, [])
             self._runs.append(run)
         run[1].extend(deliveries)
+
+    def deal(self, consumers: Sequence[Consumer], deliveries: Sequence[Delivery]) -> None:
+        """One by one, as `node.queues.consumers.deal` shares them out. What a channel is given it is given in the order
+        of the queue, whichever of its consumers has it."""
+        number = len(consumers)
+        if number > 1 and len({consumer.channel for consumer in consumers}) < number:
+            for delivery, consumer in zip(deliveries, cycle(consumers), strict=False):
+                self.deliver(consumer, (delivery,))
+            return
+        for position, consumer in enumerate(consumers[: len(deliveries)]):
+            self.deliver(consumer, deal(deliveries, number, position))
 
     def channel_gone(self, channel: ChannelKey) -> None:
         """Nobody is there to receive what its consumers were to be given. And if it was cut off, it sends again what it

@@ -34,7 +34,7 @@ Crash behaviour: nothing here outlives the process. Its successor finds everythi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from itertools import cycle, repeat
+from itertools import repeat
 
 from node.errors import ChannelError
 from node.flow.credit import FlowControl
@@ -332,11 +332,7 @@ class QueueProcess:
         """Deal them out. Returns the bytes of their bodies."""
         number = len(turn.consumers)
         total_bytes = 0
-        # What one channel is given it is given in the order of the queue, whichever of its consumers has it.
-        is_shared = number > 1 and len({consumer.channel for consumer in turn.consumers}) < number
-        if is_shared:
-            for delivery, consumer in zip(deliveries, cycle(turn.consumers), strict=False):
-                self._outgoing.deliver(consumer, (delivery,))
+        self._outgoing.deal(turn.consumers, deliveries)
         by_channel = self._holdings.by_channel
         for position, consumer in enumerate(turn.consumers):
             share = deal(deliveries, number, position)
@@ -348,8 +344,6 @@ class QueueProcess:
             if not turn.no_ack:
                 consumer.unacked += len(share)
                 by_channel[consumer.channel].held.update(dict.fromkeys([each[0] for each in share], consumer))
-            if not is_shared:
-                self._outgoing.deliver(consumer, share)
         self._consumers.end_turn(turn, min(len(deliveries), number))
         return total_bytes
 

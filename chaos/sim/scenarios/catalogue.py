@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chaos.sim.drawing import draw_schedule
-from chaos.sim.scenarios import disks, failovers, operators, sharing, shortages
+from chaos.sim.scenarios import disks, failovers, operators, sharing, shortages, working
 from chaos.sim.scenarios.scene import Scenario
 from chaos.sim.schedule import Schedule
 
@@ -104,6 +104,16 @@ SCENARIOS: Mapping[str, Scenario] = {
         ),
         Scenario("unreadable", "files of queues cannot be read for a while", shortages.unreadable),
         Scenario("fan_out", "large messages are in several queues at once, and nodes end", sharing.fan_out),
+        Scenario(
+            "work",
+            "clients consume several queues on a channel, settle many at once, close it and open another",
+            working.work,
+        ),
+        Scenario(
+            "keepers",
+            "auto-delete queues are kept for long while masters change and nodes are cut off",
+            working.keepers,
+        ),
         Scenario("settings", "policies change version, mode and limits of queues under faults", sharing.settings),
         Scenario("one_kind_full", "there is no room for one kind of files", shortages.one_kind_full),
         Scenario("hung_disks", "no sync of a node returns for seconds", shortages.hung_disks),

@@ -391,3 +391,47 @@ def test_a_log_with_a_hole_proves_nothing_and_is_said() -> None:
     story = confirmed().tell(Kind.DELIVER, Kind.ACK_SENT)
     del story.events()[2]
     assert "harness" in kinds(story)
+
+
+class Pair:
+    """Two messages of one channel, of which each is published, confirmed, delivered and settled."""
+
+    KEYS: tuple[AttemptKey, AttemptKey] = ((0, 0, 1, 1), (0, 0, 2, 1))
+
+    def __init__(self, *, is_promoted: bool = False) -> None:
+        loop = simulated_loop()
+        self.history = MemoryHistory(loop)
+        publisher, consumers = self.history.process(ProcKind.PUBLISHER), []
+        for kind in (Kind.PUB_INVOKE, Kind.CONFIRM, Kind.DELIVER, Kind.ACK_SENT):
+            for number in (1, 2):
+                loop.run_until(loop.now_s + 1)
+                if kind == Kind.DELIVER:  # each by another client
+                    consumers.append(self.history.process(ProcKind.CONSUMER))
+                log = consumers[number - 1] if kind in (Kind.DELIVER, Kind.ACK_SENT) else publisher
+                log.record(kind, queue_id=0, pub_id=0, seq=number, attempt=1, channel_id=1, crc_ok=True)
+            if is_promoted:
+                publisher.record(Kind.PROMOTE, queue_id=0, epoch=2)
+        for log in self.history.logs:
+            log.end()
+
+    def found(self, first: HandOut, second: HandOut) -> list[str]:
+        hand_outs = {self.KEYS[0]: [first], self.KEYS[1]: [second]}
+        return [violation.kind for violation in judge(self.history.events, Circumstances(hand_outs=hand_outs))]
+
+
+@pytest.mark.parametrize("is_promoted", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        (HandOut(4_500_000, 1, position=1), HandOut(4_500_000, 1, position=2), []),
+        (HandOut(4_500_000, 1, position=2), HandOut(4_500_000, 1, position=1), ["order"]),
+        (HandOut(4_500_000, 1, is_flagged=True, position=2), HandOut(4_500_000, 1, position=1), []),
+        (HandOut(4_500_000, 1, position=2), HandOut(4_500_000, 1, is_flagged=True, position=1), []),
+        (HandOut(4_500_000, 2, position=2), HandOut(4_500_000, 1, position=1), []),
+    ],
+)
+def test_a_master_hands_out_in_the_order_of_publishing_whoever_gets_it(
+    first: HandOut, second: HandOut, found: list[str], is_promoted: bool
+) -> None:
+    """Also if masters change meanwhile, which excuses what clients hear."""
+    assert Pair(is_promoted=is_promoted).found(first, second) == found

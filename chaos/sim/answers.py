@@ -1,0 +1,151 @@
+"""What the broker says to clients, and must not without a reason: errors, refusals, returned messages, cancelled
+consumers, and nothing at all.
+
+Clients of the simulator come again whatever they hear, so that faults stop nobody; a client of a user may not. So each
+reason that a node gives for the end of a channel or a connection is looked at, and so is each answer that says no:
+
+- **an error** (`Answers.ended`) is one that the circumstances explain: a node stops or pauses (320), what is asked for
+  needs the others or a disk that works (541, with what is missing), a queue is out of reach (404, with `OUT_OF_REACH`),
+  or there is none, which the node must have learned from the cluster; a condition does not hold, and somebody asked for
+  one; somebody asked for what is not done, or settled once more what was given back. Nothing else is expected, and when
+  the cluster has converged without a fault, nothing at all;
+- **a refusal** of a publish needs a queue that refuses (``reject-publish``);
+- **a message is returned**, and **a consumer is cancelled** by the broker, if the node has lacked the queue meanwhile;
+- **silence**: see `chaos.sim.ending`.
+
+What was learned when is for `chaos.sim.record_watch` to say, which knows it when the run is over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from chaos.history import Event, Kind
+from chaos.sim.client import CLOSED_BY_CLIENT, ClosedError
+from chaos.sim.record_watch import Ignorance
+from chaos.sim.schedule import EXCLUSIVE, Personality
+
+CONNECTION_FORCED = 320
+ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED = 403, 404, 406
+NOT_ALLOWED, NOT_IMPLEMENTED, INTERNAL_ERROR = 530, 540, 541
+#: What the broker says of a queue whose master is down, moves, or says nothing: it is there, and out of reach.
+OUT_OF_REACH = ("inaccessible", "did not answer in time", "is changing its master", "changes its master")
+#: Of a condition of a deletion.
+UNMET = ("in use", "is not empty")
+#: In a name of what the workload declares.
+_QUEUE = re.compile(r"queue 'q(\d+)'")
+#: Exchanges of wirings and declarers come and go, and those clients look at what they hear of them.
+_EXCHANGE = re.compile(r"no exchange '")
+#: Publishers of the workload; others publish in transactions, or in the end.
+PUBLISHERS_END = 100
+
+
+class Missed(NamedTuple):
+    """Somebody was told that there is no such queue."""
+
+    at_us: int
+    node: str
+    queue: int
+    told: str
+
+
+class Answers:
+    """See the module text; ``violate`` is told the kind and what was said."""
+
+    def __init__(self, personality: Personality, violate: Callable[[str, str], None]) -> None:
+        self._personality = personality
+        self._violate = violate
+        #: The cluster has converged, and no fault is left.
+        self.is_calm = False
+        #: Vhosts come and go.
+        self.has_tenants = False
+        #: Somebody has asked for what is not done: to stop the flow of a channel.
+        self.has_flow = False
+        #: Channels settle, in one word, all that is theirs, so that what was on its way is settled once more.
+        self.gives_back = False
+        #: What the record must explain.
+        self._missed: list[Missed] = []
+
+    def ended(self, client: str, node: str, error: ClosedError, sent_us: int) -> None:
+        """The broker, as ``node``, has ended a channel or a connection for this reason."""
+        if error.code in (0, CLOSED_BY_CLIENT):
+            return
+        if self.is_calm:
+            self._violate("error", f"{client} hears from {node}, when all is well: {error}")
+        elif not self._is_expected(client, node, error, sent_us):
+            self._violate("error", f"{client} hears from {node}: {error}")
+
+    def _is_expected(self, client: str, node: str, error: ClosedError, sent_us: int) -> bool:
+        text, p = str(error), self._personality
+        match error.code:
+            case 320:
+                return True
+            case 404:
+                return self._is_missing(client, node, text, sent_us)
+            case 406 if "unknown delivery tag" in text:
+                return self.gives_back
+            case 406 if "partial tx completion" in text:
+                return p.overflow == "reject-publish"
+            case 406:
+                return any(unmet in text for unmet in UNMET)
+            case 403:
+                return EXCLUSIVE in p.consumer_kinds and "exclusive" in text
+            case 530:
+                return self.has_tenants and "vhost" in text
+            case 540:
+                return self.has_flow and "active=false" in text
+            case 541:
+                return "internal error" not in text
+        return False
+
+    def _is_missing(self, client: str, node: str, text: str, sent_us: int) -> bool:
+        if any(said in text for said in OUT_OF_REACH):
+            return True
+        named = _QUEUE.search(text)
+        if named is not None:
+            self._missed.append(Missed(sent_us, node, int(named[1]), f"{client} hears from {node}: {text}"))
+        return True
+
+    def cancelled(self, client: str, node: str, queue: int, sent_us: int) -> None:
+        """The broker has ended a consumer that did not ask to be told of a new master, nor has rivals who are alone."""
+        if self.is_calm:
+            self._violate("cancelled", f"{node} has ended the consumer of {client}, when all is well")
+        self._missed.append(Missed(sent_us, node, queue, f"{node} has ended the consumer of {client} of q{queue}"))
+
+    def unanswered(self, client: str, node: str, lasted_s: float) -> None:
+        """The broker has not answered for so long, and all that time there was no fault."""
+        self._violate("unanswered", f"{client} has asked {node}, and heard nothing for {lasted_s:g} s")
+
+    def judge(
+        self,
+        events: Sequence[Event],
+        entries: Mapping[int | None, str],
+        ignorance: Mapping[int, Sequence[Ignorance]],
+    ) -> None:
+        """When the run is over. ``entries``: which node each channel led to."""
+        for at_us, node, queue, told in self._missed:
+            if not _has_lacked(ignorance.get(queue, ()), node, at_us, at_us):
+                self._violate("missing", f"{told}, at {at_us / 1e6:.4f} s; the node had it")
+        published = {
+            (event.queue_id, event.pub_id, event.seq, event.attempt): event.t_lo_us
+            for event in events
+            if event.kind == Kind.PUB_INVOKE
+        }
+        for event in events:
+            if event.pub_id is None or event.pub_id >= PUBLISHERS_END or event.queue_id is None or event.queue_id < 0:
+                continue
+            message = f"{event.pub_id}:{event.seq} attempt {event.attempt} of q{event.queue_id}"
+            if event.kind == Kind.NACK and self._personality.overflow != "reject-publish":
+                self._violate("refused", f"message {message} was refused, and no queue refuses")
+            if event.kind == Kind.RETURN:
+                from_us = published[event.queue_id, event.pub_id, event.seq, event.attempt]
+                node = entries[event.channel_id]
+                if not _has_lacked(ignorance.get(event.queue_id, ()), node, from_us, event.t_hi_us):
+                    self._violate("returned", f"message {message} was returned by {node}, which had the queue")
+
+
+def _has_lacked(ignorance: Sequence[Ignorance], node: str, from_us: int, until_us: int) -> bool:
+    """The node did not have the queue, or not the one that there was, at some time between."""
+    return any(each.node == node and each.from_us <= until_us and each.until_us >= from_us for each in ignorance)

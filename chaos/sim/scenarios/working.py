@@ -1,0 +1,114 @@
+"""Clients that do more with a channel, or a queue, than one thing after the other."""
+
+from __future__ import annotations
+
+from chaos.sim.scenarios.operators import a_policy
+from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
+
+#: What a worker is told to do, and how often.
+_ERRANDS = ("consume", "cancel", "get", "get", "reopen", "settle_all", "settle_all", "drop")
+
+
+def work(scene: Scene, operations: int) -> None:
+    """Workers consume several queues on one channel, acknowledge and give back many at once, get, cancel, consume
+    again, and open their channels anew, while masters end or move, nodes stand still, and links break or are slow."""
+    chance = scene.chance
+    scene.change(
+        queues=chance.choice((2, 3, 4)),
+        publishers=2,
+        consumers=chance.choice((0, 1)),
+        workers=2,
+        prefetch=chance.choice((3, 10, 100)),
+        has_channel_limits=chance.random() < 0.4,
+        body_bytes_max=chance.choice((50, 500, 9_000, 300_000)),
+        policy=chance.choice((ALL_AUTOMATIC, ALL_AUTOMATIC, ALL_MANUAL, a_policy(scene))),
+    )
+    count = scene.personality.queues
+    scene.traffic(0, scene.length_ms, operations * (1 if scene.personality.body_bytes_max > 9_000 else 3))
+    for worker in range(2):
+        scene.at(
+            chance.uniform(0, 1_000), "work", worker, sorted(chance.sample(range(count), chance.randint(1, count)))
+        )
+        for _ in range(operations):
+            what = chance.choice(_ERRANDS)
+            about = (scene.any_queue(),) if what in ("consume", "cancel", "get") else ()
+            scene.at(chance.uniform(300, scene.length_ms), "worker_does", worker, what, *about)
+    _disturb(scene, 700.0)
+
+
+def keepers(scene: Scene, operations: int) -> None:
+    """Auto-delete queues with messages have a consumer that stays, and others that go. The node of the consumer stands
+    still, is cut off or slow to reach while the master ends or moves; then others end."""
+    chance = scene.chance
+    count = len(scene.nodes)
+    scene.change(policy=chance.choice((ALL_AUTOMATIC, ALL_AUTOMATIC, ALL_MANUAL)))
+    scene.traffic(0, scene.length_ms, operations // 3)
+    home, entry = chance.sample(range(count), 2)
+    for number in range(chance.choice((2, 3))):
+        lasts_ms, passing_ms = chance.choice((2_500, 4_000, 7_000)), chance.choice((0, 300, 900, 1_500, 3_000))
+        scene.at(chance.uniform(200, 700), "keep", number, lasts_ms, passing_ms, home, entry)
+    master, at_ms = scene.nodes[home], 1_000.0
+    consumer, others = scene.nodes[entry], [each for each in scene.nodes if each != scene.nodes[entry]]
+    while at_ms < scene.length_ms - 1_000:
+        lasts_ms = chance.choice((100, 700, 1_500, 3_300))
+        match chance.choice(("pause", "pause", "isolate", "cut", "slow", "reset", "")):
+            case "pause" | "isolate" as kind:
+                scene.at(at_ms, kind, consumer)
+                scene.at(at_ms + lasts_ms, f"{kind}_end", consumer)
+            case "cut":
+                scene.cut(consumer, chance.choice(others), at_ms, at_ms + lasts_ms)
+            case "slow":
+                one, other = chance.sample((consumer, chance.choice(others)), 2)
+                scene.at(at_ms, "slow_link", one, other, chance.choice((100, 1_000)))
+                scene.at(at_ms + lasts_ms, "slow_link_end", one, other)
+            case "reset":
+                scene.at(at_ms, "reset", consumer, chance.choice(others), chance.choice(("both", "one", "other")), 0)
+        moved_ms = at_ms + chance.choice((-300, 0, 10, 200))
+        match chance.choice(("kill", "stop", "policy", "policy", "rebalance", "pause", "")):
+            case "kill" | "stop" as end:
+                scene.at(moved_ms, end, master)
+                scene.at(moved_ms + chance.uniform(100, 1_500), "start", master)
+            case "policy":
+                heirs = chance.sample(scene.nodes, len(scene.nodes) - 1)
+                scene.at(moved_ms, "policy", {"ha-mode": "nodes", "ha-params": heirs, "ha-sync-mode": "automatic"})
+            case "rebalance":
+                scene.at(moved_ms, "rebalance", chance.choice(others))
+            case "pause":
+                scene.at(moved_ms, "pause", master)
+                scene.at(moved_ms + lasts_ms, "pause_end", master)
+        master = chance.choice(others)
+        at_ms += lasts_ms + chance.uniform(300, 1_200)
+
+
+def _disturb(scene: Scene, at_ms: float) -> None:
+    """One thing after the other, until the end."""
+    chance = scene.chance
+    while at_ms < scene.length_ms:
+        one, lasts_ms = scene.any_node(), chance.uniform(50, 2_000)
+        other = scene.any_node(one)
+        kind = chance.choice(("kill", "stop", "power", "pause", "isolate", "reset", "slow", "move", "client", "ambush"))
+        match kind:
+            case "kill" | "stop" | "power":
+                scene.at(at_ms, kind, one)
+                scene.at(at_ms + lasts_ms, "start", one)
+            case "pause" | "isolate":
+                scene.at(at_ms, kind, one)
+                scene.at(at_ms + lasts_ms, f"{kind}_end", one)
+            case "reset":
+                scene.at(at_ms, "reset", one, other, "both", chance.randrange(100))
+            case "slow":
+                scene.at(at_ms, "slow_link", one, other, chance.choice((10, 100)))
+                scene.at(at_ms + lasts_ms, "slow_link_end", one, other)
+            case "move":
+                if chance.random() < 0.5:
+                    scene.at(at_ms, "rebalance", one)
+                else:
+                    scene.at(at_ms, "policy", a_policy(scene))
+            case "client":
+                scene.at(at_ms, "reset", chance.choice(("w0", "w1")), one, chance.choice(("both", "one", "other")), 0)
+            case _:
+                moment, end = chance.choice(("confirm", "deliver")), chance.choice(("power", "kill", "pause"))
+                scene.at(at_ms, "ambush", scene.any_queue(), moment, end, chance.choice((1, 100)))
+                for queue in range(scene.personality.queues):
+                    scene.at(at_ms + lasts_ms, "ambush_end", queue)
+        at_ms += chance.uniform(200, 1_500)
