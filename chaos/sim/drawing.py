@@ -19,7 +19,15 @@ from random import Random
 from typing import Any
 
 from chaos.sim.schedule import EXCLUSIVE, FIRST, TOLD, WIRING_KINDS, Personality, Schedule, Step, node_name
-from chaos.sim.troubles import draw_fan_outs, draw_settings, draw_troubles, draw_visits
+from chaos.sim.troubles import (
+    draw_fan_outs,
+    draw_keeping,
+    draw_settings,
+    draw_troubles,
+    draw_visits,
+    draw_work,
+    draw_workers,
+)
 
 #: Messages of one publish step at most.
 BURST_MAX = 12
@@ -504,6 +512,8 @@ class _Drawing:
         self.steps += draw_settings(drawn_for(self.seed, "settings"), p, end_ms)
         self.steps += draw_fan_outs(drawn_for(self.seed, "fan-outs"), p, end_ms, self.steps)
         self.steps += draw_visits(drawn_for(self.seed, "visits"), p, end_ms)
+        self.steps += draw_work(drawn_for(self.seed, "work"), p, end_ms, errands=15)
+        self.steps += draw_keeping(drawn_for(self.seed, "keeping"), p, end_ms, self.steps)
 
     # --- faults between a client and a node ---
 
@@ -564,6 +574,7 @@ def draw_schedule(seed: int, nodes: int = 3, operations: int = 200, length_ms: i
     has_limits = drawn_for(seed, "limits").random() < LIMITS_SHARE
     personality = replace(personality, has_channel_limits=has_limits)
     personality = draw_links(drawn_for(seed, "links"), personality)
+    personality = replace(personality, workers=draw_workers(drawn_for(seed, "workers")))
     drawing = _Drawing(seed, personality, length_ms, share, drawn_for(seed))
     drawing.workload(operations)
     drawing.odd_operations(operations)

@@ -6,6 +6,8 @@ Each kind has generators of its own, and most seeds have none of it:
   no descriptors; or a fault that outlasts every timeout, where there is the time;
 - *settings*: policies that change the version, the mode and the limits of queues;
 - *fan-outs*: messages that go to several queues at once;
+- *work* of clients that do much on one channel;
+- *keeping* of auto-delete queues, while masters change;
 - *visits* of guests whose queues are not durable and have messages on the disk.
 """
 
@@ -23,6 +25,11 @@ SETTINGS_SHARE = 0.12
 FAN_OUTS_SHARE = 0.2
 #: Of those in which guests come.
 VISITS_SHARE = 0.4
+WORK_SHARE = 0.15
+KEEPING_SHARE = 0.12
+#: What workers are told to do, and how often; those about a queue first.
+ERRANDS = ("consume", "cancel", "get", "get", "reopen", "settle_all", "settle_all", "drop")
+QUEUE_ERRANDS = frozenset({"consume", "cancel", "get"})
 #: How long each trouble lasts (ms, shortest and longest).
 TROUBLES: Mapping[str, tuple[int, int]] = {
     "hang_disk": (500, 14_000),
@@ -112,3 +119,33 @@ def draw_visits(chance: Random, personality: Personality, end_ms: int) -> list[S
         Step(int(chance.uniform(0, end_ms)), "guest", (chance.randrange(personality.guests), "paged"))
         for _ in range(chance.choice((1, 2, 4)))
     ]
+
+
+def draw_workers(chance: Random) -> int:
+    """How many one seed has."""
+    return chance.choice((1, 2)) if chance.random() < WORK_SHARE else 0
+
+
+def draw_work(chance: Random, personality: Personality, length_ms: float, errands: int) -> list[Step]:
+    """What each worker of a seed does: so many errands, and most of them at a time when it consumes."""
+    steps = []
+    for worker in range(personality.workers):
+        queues = sorted(chance.sample(range(personality.queues), chance.randint(1, personality.queues)))
+        steps.append(Step(int(chance.uniform(0, length_ms / 6)), "work", (worker, queues)))
+        for _ in range(errands):
+            what = chance.choice(ERRANDS)
+            about = (chance.randrange(personality.queues),) if what in QUEUE_ERRANDS else ()
+            steps.append(Step(int(chance.uniform(300, length_ms)), "worker_does", (worker, what, *about)))
+    return steps
+
+
+def draw_keeping(chance: Random, personality: Personality, end_ms: int, others: Sequence[Step]) -> list[Step]:
+    """Of one seed with these steps besides: none where a node may lose the only copy for good."""
+    if chance.random() >= KEEPING_SHARE or not {"wipe", "forget"}.isdisjoint(step.kind for step in others):
+        return []
+    steps = []
+    for number in range(chance.choice((1, 2, 3))):
+        lasts_ms, passing_ms = chance.choice((1_000, 2_500, 4_000)), chance.choice((0, 300, 1_500))
+        entries = [chance.randrange(personality.nodes) for _ in range(2)]
+        steps.append(Step(int(chance.uniform(0, end_ms)), "keep", (number, lasts_ms, passing_ms, *entries)))
+    return steps

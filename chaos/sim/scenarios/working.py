@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from chaos.sim.scenarios.operators import a_policy
 from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
-
-#: What a worker is told to do, and how often.
-_ERRANDS = ("consume", "cancel", "get", "get", "reopen", "settle_all", "settle_all", "drop")
+from chaos.sim.troubles import draw_work
 
 
 def work(scene: Scene, operations: int) -> None:
@@ -23,16 +21,8 @@ def work(scene: Scene, operations: int) -> None:
         body_bytes_max=chance.choice((50, 500, 9_000, 300_000)),
         policy=chance.choice((ALL_AUTOMATIC, ALL_AUTOMATIC, ALL_MANUAL, a_policy(scene))),
     )
-    count = scene.personality.queues
     scene.traffic(0, scene.length_ms, operations * (1 if scene.personality.body_bytes_max > 9_000 else 3))
-    for worker in range(2):
-        scene.at(
-            chance.uniform(0, 1_000), "work", worker, sorted(chance.sample(range(count), chance.randint(1, count)))
-        )
-        for _ in range(operations):
-            what = chance.choice(_ERRANDS)
-            about = (scene.any_queue(),) if what in ("consume", "cancel", "get") else ()
-            scene.at(chance.uniform(300, scene.length_ms), "worker_does", worker, what, *about)
+    scene.steps += draw_work(chance, scene.personality, scene.length_ms, operations)
     _disturb(scene, 700.0)
 
 
