@@ -7,7 +7,8 @@
 3. *Liveness.* Through every node, on every queue: declare, consume, publish with a confirm, be delivered, acknowledge.
    A node's queues are tried side by side, on channels of one connection.
 4. *Stillness.* The copies must be equal again, to the byte, and no master may have changed since the heal was over.
-5. *Nothing is left* of what nobody owns any more (`chaos.sim.leaks`).
+5. *Nothing is left* of what nobody owns any more on any disk (`chaos.sim.leaks`), nor in the memory of any node of
+   clients that are gone (`chaos.sim.remains`).
 
 Only then the history is judged.
 """
@@ -31,6 +32,7 @@ from chaos.sim.convergence import (
 from chaos.sim.insides import route_to
 from chaos.sim.leaks import what_is_left, why_not_given_back
 from chaos.sim.machine import sync_queue
+from chaos.sim.remains import what_remains
 from chaos.sim.stage import Stage, queue_name, queue_number
 from chaos.workload.message_id import MIN_BODY_BYTES, MessageId, encode_body
 from node.topology.records import QueueRecord
@@ -275,9 +277,11 @@ class Ending:
     def _give_back(self) -> bool:
         stage = self._stage
         end_s = stage.loop.now_s + GIVING_BACK_LIMIT_S
-        while why_not_given_back(stage.cluster) and stage.loop.now_s < end_s and not stage.violations:
+        while stage.loop.now_s < end_s and not stage.violations:
+            if not why_not_given_back(stage.cluster) and not any(what_remains(stage.cluster)):
+                return True
             stage.loop.run_until(stage.loop.now_s + LOOK_S)
         if not stage.violations:
-            for left in what_is_left(stage.cluster):
+            for left in (*what_is_left(stage.cluster), *what_remains(stage.cluster)):
                 stage.violate("leak", left)
         return not stage.violations

@@ -12,11 +12,14 @@ from chaos.sim.run import run_schedule
 from chaos.sim.scenarios.catalogue import draw
 from chaos.sim.schedule import Schedule
 from cluster.runtime.queue_deletions import QueueDeletions
+from cluster.sessions.consumers import ChannelConsumers
+from cluster.sessions.host import MasterSession
 from node.amqp.channel import ChannelMachine
 from node.amqp.connection import ConnectionMachine
 from node.errors import ChannelError
 from node.queues.events import QueueEffect
 from node.queues.outgoing import Outgoing
+from node.queues.queue_flow import QueueFlow
 from node.queues.queue_process import QueueProcess
 from node.topology.records import QueueRecord
 from tests.support.simulated import publish, schedule
@@ -115,3 +118,28 @@ def test_a_queue_that_goes_though_its_consumer_may_return_is_found(monkeypatch: 
     assert said(seed) == ""
     monkeypatch.setattr(QueueDeletions, "unused", unused_for_good)
     assert "kept: k" in said(seed)
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "remains"),
+    [
+        (MasterSession, "channel_closed", "channels of the session of"),
+        (QueueFlow, "end", "credit of queue"),
+        (ChannelConsumers, "given_up", "early deliveries of its channels"),
+    ],
+)
+def test_what_clients_leave_behind_in_a_node_is_found(
+    owner: type, method: str, remains: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that is left by everybody, of which some could not consume: it is another's alone."""
+    left = schedule(
+        (100, "consume", 0, 0),
+        (200, "consume", 1, 0),
+        *(publish(at_ms) for at_ms in range(300, 900, 100)),
+        (900, "restart_consumer", 1, 0),
+        consumers=2,
+        consumer_kinds=("exclusive",),
+    )
+    assert said(left) == ""
+    monkeypatch.setattr(owner, method, lambda *_: None)
+    assert remains in said(left)
