@@ -72,9 +72,12 @@ class Keeper:
         await channel.confirm_select()
         confirmed = asyncio.Event()
         channel.on_confirm = lambda number, _multiple, _is_ack: confirmed.set() if number == MESSAGES else None
+        channel.on_closed = lambda _error: confirmed.set()
         for number in range(MESSAGES):
             channel.publish(name, b"%d" % number)
         await confirmed.wait()
+        if channel.closed is not None:
+            raise channel.closed
 
     async def _pass_by(self, name: str, lasts_ms: int) -> None:
         async def use(channel: Channel) -> None:

@@ -7,7 +7,7 @@ node that runs for months is a leak, and what a queue still holds for it is neve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.insides import broker_of
@@ -33,22 +33,24 @@ def _remains(node: Node) -> Iterator[tuple[str, str]]:
     entry = runtime.gateway._entry
     broker = broker_of(node)
     yield from _left("its clients", {} if broker is None else {"connections": broker.connections})
-    yield from _left(
-        "its channels",
-        {
-            "sinks": entry._sinks,
-            "queues": [queue for queues in entry._used.values() for queue in queues],
-            "early deliveries": entry._early,
-            "credit towards links": [hop for hops in entry._credits._link_hops.values() for hop in hops],
-        },
-    )
+    of_channels: dict[str, Sized] = {
+        "sinks": entry._sinks,
+        "queues": [queue for queues in entry._used.values() for queue in queues],
+        "early deliveries": entry._early,
+        "credit towards links": [hop for hops in entry._credits._link_hops.values() for hop in hops],
+    }
+    yield from _left("its channels", of_channels)
     for queue_id, route in entry._routes.items():
         yield from _left(f"the route to queue {queue_id}", _of_route(route))
     yield from _of_sessions(runtime.sessions)
     for queue_id, process in runtime.queues._processes.items():
         yield from _left(f"queue {queue_id}", _of_process(process))
     deletions = runtime.deletions
-    undecided = {"deletions": deletions._deciding, "notes": deletions._noting, "looks": deletions._watched}
+    undecided: dict[str, Sized] = {
+        "deletions": deletions._deciding,
+        "notes": deletions._noting,
+        "looks": deletions._watched,
+    }
     yield from _left("auto-delete queues", undecided)
 
 
@@ -90,7 +92,7 @@ def _of_process(process: QueueProcess) -> dict[str, Sized]:
     }
 
 
-def _left(of_whom: str, parts: dict[str, Sized]) -> Iterator[tuple[str, str]]:
+def _left(of_whom: str, parts: Mapping[str, Sized]) -> Iterator[tuple[str, str]]:
     for what, part in parts.items():
         if len(part):
             yield f"{len(part)} {what}", of_whom
