@@ -75,7 +75,7 @@ class ChannelOwner(Protocol):
     def forget_channel(self, number: int) -> None:
         """The number is free."""
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
+    def spawn_call(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
 
     def fail(self, error: ConnectionFailure, method_index: int) -> None:
         """Close the connection with ``error``."""
@@ -219,7 +219,7 @@ class ChannelShell:
             key = (effect.source, effect.consumer_tag)
             self._unreported[key] = self._unreported.get(key, 0) + effect.count
         elif isinstance(effect, ColdCall):
-            self._task = self._owner.spawn(self._run(effect))
+            self._task = self._owner.spawn_call(self._run(effect))
         elif isinstance(effect, Detach):
             kind = f"{self._owner.name}: {effect.error}"
             text = f"{self._owner.name}: channel {self.machine.number} closed by an error: {_reason(effect)}"

@@ -103,6 +103,9 @@ class ConnectionOwner(Protocol):
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine; the server holds on to it until it ends."""
 
+    def spawn_call(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Likewise; it is what a client has asked for, and is given up if it takes long while the server stops."""
+
 
 class ConnectionShell(asyncio.Protocol):
     """Implements `node.amqp.ports.ConnectionControl`."""
@@ -110,7 +113,7 @@ class ConnectionShell(asyncio.Protocol):
     def __init__(self, owner: ConnectionOwner) -> None:
         self.name = "?"
         self.number = next(owner.numbers)
-        self.turns, self.channel_errors = owner.turns, owner.channel_errors
+        self.turns, self.channel_errors, self.spawn_call = owner.turns, owner.channel_errors, owner.spawn_call
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._connected_s = self._loop.time()
@@ -385,7 +388,7 @@ class ConnectionShell(asyncio.Protocol):
     def detach(self, number: int, ending: Coroutine[Any, Any, None]) -> None:
         """The server closes this channel."""
         self.machine.reader.ignore_channel(number)
-        task = self._detaching[number] = self.spawn(self._guard(ending))
+        task = self._detaching[number] = self._owner.spawn(self._guard(ending))
         task.add_done_callback(lambda done: self._forget_detaching(number, done))
 
     def _forget_detaching(self, number: int, task: asyncio.Task[None]) -> None:
@@ -408,9 +411,6 @@ class ConnectionShell(asyncio.Protocol):
             channel.leave()
             self.reading.waiting_channels.discard(number)
             self.reading.update()
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._owner.spawn(coroutine)
 
     # --- output ---
 
@@ -548,7 +548,7 @@ class ConnectionShell(asyncio.Protocol):
             tasks = [channel.task for channel in self._channels.values() if channel.task is not None]
             for channel in self._channels.values():
                 channel.leave()
-            self._closing = self.spawn(self._finish(tasks))
+            self._closing = self._owner.spawn(self._finish(tasks))
 
     async def _finish(self, tasks: list[asyncio.Task[None]]) -> None:
         """Let cold calls end, close the broker's side, answer the client."""

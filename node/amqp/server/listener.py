@@ -32,6 +32,8 @@ TICK_INTERVAL_S = 0.25
 #: RabbitMQ's listen backlog.
 BACKLOG = 128
 STOP_TIMEOUT_S = 10.0
+#: A call takes milliseconds, unless it waits for a queue or a majority that may not come.
+CALLS_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class AmqpServerConfig:
     handshakes_max: int = HANDSHAKES_MAX
     #: How long `AmqpServer.stop` waits for clients to answer ``connection.close``.
     stop_timeout_s: float = STOP_TIMEOUT_S
+    #: And for calls that are under way, whose answers nobody will hear: until then they may come to their end.
+    calls_timeout_s: float = CALLS_TIMEOUT_S
     #: Serve TLS instead of plain TCP.
     ssl_context: ssl.SSLContext | None = None
 
@@ -80,6 +84,8 @@ class AmqpServer:
         #: Dicts for their order; the last has those of the first that have not entered a vhost yet.
         self._connections: dict[ConnectionShell, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
+        #: Those of them that are calls of clients.
+        self._calls: dict[asyncio.Task[None], None] = {}
         self._handshakes: dict[ConnectionShell, None] = {}
         self.logins = LoginThrottle(config.limits.handshake_timeout_s)
         self.refusals = ThrottledLog(log)
@@ -116,6 +122,7 @@ class AmqpServer:
         if self._listener is None:
             return
         self.refuse(text)
+        giving_up = asyncio.get_running_loop().call_later(self._config.calls_timeout_s, self._give_up_calls)
         try:
             await asyncio.wait_for(self._wait_until_idle(), self._config.stop_timeout_s)
         except TimeoutError:
@@ -127,9 +134,14 @@ class AmqpServer:
             except TimeoutError:
                 for task in list(self._tasks):
                     task.cancel()
+        giving_up.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._listener = None
+
+    def _give_up_calls(self) -> None:
+        for call in list(self._calls):
+            call.cancel()
 
     async def _wait_until_idle(self) -> None:
         while self._connections or self._tasks:
@@ -177,6 +189,12 @@ class AmqpServer:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+        return task
+
+    def spawn_call(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self.spawn(coroutine)
+        self._calls[task] = None
+        task.add_done_callback(self._calls.pop)
         return task
 
     def _schedule_tick(self) -> None:

@@ -182,6 +182,22 @@ async def test_a_server_that_stops_and_waits_for_no_call_any_more_gives_all_back
     assert await broker.take("q") == [(b"hello", True)]
 
 
+async def test_a_server_that_stops_does_not_wait_long_for_a_call(
+    client: Client, broker: ObservedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may wait for a queue that nobody serves, and what supervises the node has less patience."""
+    await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q"), data=publish_bytes(1))
+    broker.hold_calls = asyncio.Event()
+    await client.send(Queue.Declare(queue="other"))
+    monkeypatch.setattr(client.server, "_config", AmqpServerConfig(calls_timeout_s=0))
+    stop = asyncio.create_task(client.server.stop())
+    await client.settle()
+    await client.send(Connection.CloseOk(), channel=0)
+    assert stop.done()
+    assert broker.connections[0].is_closed
+    assert await broker.take("q") == [(b"hello", True)]
+
+
 async def test_who_is_dropped_after_hanging_up_is_not_waited_for(client: Client, broker: ObservedBroker) -> None:
     broker.hold_calls = asyncio.Event()
     await client.send(Queue.Declare(queue="q"), data=publish_bytes(1))
