@@ -33,11 +33,14 @@ def read_equivalents(path: Path) -> list[Equivalent]:
 def stale(equivalents: Iterable[Equivalent], root: Path) -> list[Equivalent]:
     """Those that are no mutant of the code as it is now."""
     found = []
+    mutants: dict[str, set[tuple[str, str]]] = {}
     for entry in equivalents:
-        path = root / entry.module
-        source = path.read_text(encoding="utf-8") if path.exists() else ""
-        there = {(each.function, difference(each, source.encode())) for each in mutants_of(entry.module, source)}
-        if (entry.function, entry.diff) not in there:
+        if entry.module not in mutants:
+            path = root / entry.module
+            source = path.read_text(encoding="utf-8") if path.exists() else ""
+            all_of_it = mutants_of(entry.module, source)
+            mutants[entry.module] = {(each.function, difference(each, source.encode())) for each in all_of_it}
+        if (entry.function, entry.diff) not in mutants[entry.module]:
             found.append(entry)
     return found
 

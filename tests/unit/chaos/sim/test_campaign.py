@@ -195,6 +195,7 @@ def test_what_would_be_without_effect_is_refused(quick: list[int], words: list[s
     assert quick == []
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_ends_nothing_but_the_output() -> None:
     """As `warren sim --replay 1 | head -1`."""
     words = ["sim", "--replay", "1", "--operations", "5", "--length", "1"]

@@ -12,10 +12,11 @@ import pytest
 
 from chaos.sim.client import Connection, open_connection
 from chaos.sim.machine import AMQP_PORT
+from tests.support.amounts import slow
 from tests.support.sim_lab import NAMES, Lab
 
 
-@pytest.mark.parametrize("hangs_s", [20, 40])
+@pytest.mark.parametrize("hangs_s", [20, slow(40)])
 def test_an_exclusive_queue_that_is_declared_behind_the_end_of_its_connection_goes(lab: Lab, hangs_s: int) -> None:
     for machine in lab.cluster.machines.values():
         machine._personality = replace(machine._personality, sync_ms=(1, 1))

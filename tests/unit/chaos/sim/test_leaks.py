@@ -197,6 +197,7 @@ async def fill_a_queue(connection: Connection) -> None:
     await publish(channel, "shared", 1, bytes(20_000))
 
 
+@pytest.mark.slow
 def test_clients_leave_nothing_behind_in_queues_that_last(lab: Lab) -> None:
     def one_round(_number: int) -> None:
         for name in NAMES:
@@ -206,6 +207,7 @@ def test_clients_leave_nothing_behind_in_queues_that_last(lab: Lab) -> None:
     assert growth(lab, one_round) == {}
 
 
+@pytest.mark.slow
 def test_queues_that_are_deleted_leave_nothing_behind(lab: Lab) -> None:
     def one_round(_number: int) -> None:
         for name in NAMES:
@@ -258,6 +260,7 @@ class Lasting:
             await other.delete(queue)
 
 
+@pytest.mark.slow
 def test_what_comes_and_goes_leaves_nothing_behind_in_channels_that_last(lab: Lab) -> None:
     lasting_channels = Lasting(lab)
     lasting_channels.do(lasting_channels.open)
@@ -288,6 +291,7 @@ def test_vhosts_and_users_and_policies_leave_nothing_behind(lab: Lab) -> None:
     assert growth(lab, one_round) == {}
 
 
+@pytest.mark.slow
 def test_nodes_and_links_that_come_and_go_leave_nothing_behind(lab: Lab) -> None:
     def one_round(_number: int) -> None:
         for name in NAMES:

@@ -215,6 +215,7 @@ def test_a_mirror_that_lacks_something_takes_over_only_where_it_may(monkeypatch:
     assert found(alone).startswith("promotion: ")
 
 
+@pytest.mark.slow
 def test_confirms_that_come_before_the_sync_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """By one of some seeds: three disks must lose the same. Where the configuration says so, that may go."""
     original = StoreConfig.__init__
@@ -368,6 +369,7 @@ def test_a_refused_publish_that_is_delivered_is_found(monkeypatch: pytest.Monkey
     assert found(full)
 
 
+@pytest.mark.slow
 def test_what_is_published_again_after_a_reset_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sent again over a new session, and not recognised."""
     monkeypatch.setattr(MirroredQueue, "is_duplicate", lambda _self, _msg_id: False)

@@ -128,6 +128,7 @@ def test_a_policy_that_routes_are_not_told_of_is_found(monkeypatch: pytest.Monke
     assert NO_WAY in said(wired(BY_POLICY))
 
 
+@pytest.mark.slow
 def test_a_node_knows_no_route_of_policies_that_it_does_not_have_any_more() -> None:
     """Between the pieces of the change, which are as many as there are queues."""
     slowly = schedule((100, "wiring", 0, 300, BY_POLICY), queues=3, slice_pieces=1)
@@ -189,6 +190,7 @@ def misread(monkeypatch: pytest.MonkeyPatch, read: Settlement, meant: Settlement
     monkeypatch.setattr(deliveries, "_settlement", lambda bits: read if settlement(bits) is meant else settlement(bits))
 
 
+@pytest.mark.slow
 def test_a_rejection_for_good_that_brings_the_message_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = run_schedule(REJECTED)
     assert outcome.violations == []

@@ -25,16 +25,17 @@ def test_every_kind_is_drawn_and_can_be_done() -> None:
 
 
 def test_what_was_drawn_before_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [draw_schedule(seed) for seed in SEEDS]
+    seeds = SEEDS[:100]
+    now = [draw_schedule(seed) for seed in seeds]
     for name in ("draw_troubles", "draw_settings", "draw_fan_outs", "draw_visits"):
         monkeypatch.setattr(drawing, name, lambda *_: [])
-    before = [draw_schedule(seed) for seed in SEEDS]
+    before = [draw_schedule(seed) for seed in seeds]
     assert [schedule.personality for schedule in now] == [schedule.personality for schedule in before]
     assert all(
         not Counter(map(repr, old.steps)) - Counter(map(repr, new.steps)) for old, new in zip(before, now, strict=True)
     )
     changed = sum(old.steps != new.steps for old, new in zip(before, now, strict=True))
-    assert len(SEEDS) / 5 < changed < len(SEEDS) / 2
+    assert len(seeds) / 5 < changed < len(seeds) / 2
 
 
 def test_no_queue_may_be_away_when_messages_go_to_several() -> None:

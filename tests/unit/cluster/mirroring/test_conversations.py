@@ -82,10 +82,12 @@ def test_a_mirror_that_falls_behind_while_it_is_filled_gets_nothing_more() -> No
     assert pair.mirror_local.digests() == pair.master_local.digests()
 
 
-def test_the_promise_grows_in_longer_steps_the_faster_the_consumers_are() -> None:
+def test_the_promise_grows_in_longer_steps_the_faster_the_consumers_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time deliveries wait for an answer; but what lies between is flagged after a failover."""
+    step, most = 16, 256
+    monkeypatch.setattr(master_module, "HORIZON_STEP_MIN", step)
+    monkeypatch.setattr(master_module, "HORIZON_STEP_MAX", most)
     pair = Pair().up().quiet()
-    step, most = master_module.HORIZON_STEP_MIN, master_module.HORIZON_STEP_MAX
     pair.master.publish(publications(1, 9 * most, persistent=False))
     pair.exchange()
     taken = []
