@@ -66,10 +66,6 @@ class Worker(Client):
         #: What is got and what is delivered may overtake each other, as with RabbitMQ, whose channels look for the
         #: answer first: in the history they are of two channels.
         self._getting_id = 0
-        #: So may what another consumer of the same queue is delivered while one begins, of whom the client has yet to
-        #: hear: with the first delivery to a tag another channel begins there.
-        self._stream_id = 0
-        self._heard_of: dict[str, None] = {}
         #: Requests that change what it consumes, one after the other.
         self._is_changing = False
 
@@ -135,7 +131,6 @@ class Worker(Client):
         self._held.clear()
         self._tags.clear()
         self._asked_of, self._getting_id = deque(), next(self.world.channel_ids)
-        self._heard_of = {}
         self._settlings = {}
         self._is_proving, self._is_changing = False, True
         channel.on_cancel = lambda tag: self._cancelled(channel, tag)
@@ -216,10 +211,7 @@ class Worker(Client):
     def _delivered(self, channel: Channel, delivered: Delivered) -> None:
         queue = int(delivered.consumer_tag.partition(".")[0])
         if channel is self.channel:
-            if delivered.consumer_tag not in self._heard_of:
-                self._heard_of[delivered.consumer_tag] = None
-                self._stream_id = next(self.world.channel_ids)
-            self._take(queue, delivered, self._stream_id)
+            self._take(queue, delivered, self.channel_id)
         else:  # on its way when the channel was closed: it comes again
             record_delivery(self.log, self.world.run_tag, queue, delivered, channel.label)
 

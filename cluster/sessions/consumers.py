@@ -4,51 +4,63 @@ A consumer exists on its route (`Route.consumers`) from the master's answer unti
 queue, by the deletion of either, or, if it asked for that (``x-cancel-on-ha-failover``), by a move of the mastership.
 In between it is attached again to every master.
 
-Deliveries may arrive in one frame with the master's answer, before the client has been told that its consumer exists.
-They are early: kept from the asking on (`starting`) until the caller has told its client (`started`).
+What comes before its client was told of it: `cluster.sessions.early`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 
+from cluster.sessions.early import EarlyDeliveries, EarlyDelivery
 from cluster.sessions.entry_node import EntryNode
 from cluster.sessions.messages import SessionCall, SessionReply
 from cluster.sessions.ports import NO_PROCESS
 from cluster.sessions.routes import ConsumerKey, Route, RouteState
 from node.errors import ChannelError
 from node.ids import ChannelKey, QueueId
-from node.queues.backing_queue import Delivery
 from node.queues.events import ConsumerSpec
 
 
 class ChannelConsumers:
     """See the top of this module."""
 
-    def __init__(self, here: EntryNode) -> None:
+    def __init__(self, here: EntryNode, find_route: Callable[[QueueId], Route | None]) -> None:
+        """``find_route``: of a queue that a channel here has used."""
         self._here = here
-        #: Consumers being started -> (session, deliveries) that came too early.
-        self.early: dict[ConsumerKey, list[tuple[int, Sequence[Delivery]]]] = {}
+        self._find_route = find_route
+        #: Of channels on which a consumer is being started.
+        self.early: dict[int, EarlyDeliveries] = {}
 
     # --- the beginning ---
 
     def starting(self, key: ConsumerKey) -> None:
         """The queue is about to be asked for this consumer."""
-        self.early[key] = []
+        self.early.setdefault(key.channel.channel_id, EarlyDeliveries()).starting(key.consumer_tag)
 
     def given_up(self, key: ConsumerKey) -> None:
         """It came to nothing."""
-        self.early.pop(key, None)
+        self._hand_on(key.channel, self.early[key.channel.channel_id].given_up(key.consumer_tag))
 
-    def started(self, route: Route | None, queue_id: QueueId, key: ConsumerKey) -> None:
-        """Its client knows of it. Early deliveries of a session that is over are not worth telling: they come again;
-        but not those that nobody acknowledges, which their queue has forgotten."""
-        spec = None if route is None else route.consumers.get(key)
-        are_final = spec is not None and spec.no_ack
-        for session, deliveries in self.early.pop(key, ()):
-            sink = self._here.sinks.get(key.channel.channel_id)
-            if sink is not None and route is not None and (are_final or route.is_live(session)):
-                sink.queue_delivered(queue_id, session, key.consumer_tag, deliveries)
+    def started(self, key: ConsumerKey) -> None:
+        """Its client knows of it."""
+        self._hand_on(key.channel, self.early[key.channel.channel_id].started(key.consumer_tag))
+
+    def _hand_on(self, channel: ChannelKey, due: Iterable[EarlyDelivery]) -> None:
+        if not self.early[channel.channel_id]:
+            del self.early[channel.channel_id]
+        for early in due:
+            sink = self._here.sinks.get(channel.channel_id)
+            if sink is not None and not self._is_over(channel, early):
+                sink.queue_delivered(early.queue_id, early.session, early.consumer_tag, early.deliveries)
+
+    def _is_over(self, channel: ChannelKey, early: EarlyDelivery) -> bool:
+        """Deliveries of a session that is over are not worth telling: they come again; but not those that nobody
+        acknowledges, which their queue has forgotten."""
+        route = self._find_route(early.queue_id)
+        if route is None:
+            return True
+        spec = route.consumers.get(ConsumerKey(channel, early.consumer_tag))
+        return not route.is_live(early.session) and (spec is None or not spec.no_ack)
 
     # --- a new session ---
 
@@ -135,3 +147,8 @@ class ChannelConsumers:
         """Nobody is told."""
         for key in [key for key in route.consumers if key.channel == channel]:
             del route.consumers[key]
+
+    def check_invariants(self) -> None:
+        assert all(self.early.values()), "only channels on which a consumer is being started are here"
+        for early in self.early.values():
+            early.check_invariants()

@@ -68,6 +68,7 @@ from cluster.metadata.records import MastershipRecord
 from cluster.sessions.calls import ChannelCalls
 from cluster.sessions.consumers import ChannelConsumers
 from cluster.sessions.credits import ChannelCredits
+from cluster.sessions.early import EarlyDelivery
 from cluster.sessions.entry_node import EntryNode
 from cluster.sessions.messages import (
     SessionConfirm,
@@ -127,7 +128,8 @@ class Entry:
         self._sinks = here.sinks
         self._credits = ChannelCredits(node, flow or FlowControl(), here.sinks, local.process, links.is_congested)
         self._publishes = ChannelPublishes(here, self._credits, self._route)
-        self._consumers = ChannelConsumers(here)
+        self._routes: dict[QueueId, Route] = {}
+        self._consumers = ChannelConsumers(here, self._routes.get)
         # Every publish, delivery and confirm passes here: the parts are reached without a call between.
         self.publish = self._publishes.publish
         self._answered = self._publishes.answered
@@ -135,7 +137,6 @@ class Entry:
         self.calls = ChannelCalls(here, self._consumers, self._route, queue_record)
         #: Queues that a channel has used and that exist: the ones to tell when it closes. (Dicts for their order.)
         self._used: dict[int, dict[QueueId, None]] = {}
-        self._routes: dict[QueueId, Route] = {}
         #: The last ones. To an earlier life of this node a queue may still owe confirms on its channels, and answers in
         #: its sessions.
         self._channel_ids = self._session_numbers = numbers_of_life(incarnation)
@@ -258,11 +259,9 @@ class Entry:
             self._opened(route, message)
 
     def _delivered(self, route: Route, channel_id: int, consumer_tag: str, deliveries: Sequence[Delivery]) -> None:
-        if self._early:
-            key = ConsumerKey(ChannelKey(self._node, channel_id), consumer_tag)
-            if (early := self._early.get(key)) is not None:
-                early.append((route.session, deliveries))
-                return
+        early = self._early.get(channel_id) if self._early else None
+        if early and early.keeps(EarlyDelivery(route.queue_id, route.session, consumer_tag, deliveries)):
+            return
         if route.state is not RouteState.OPEN and self._consumers.gives_back(route, channel_id, consumer_tag):
             return  # its queue has taken them back, of which the channel has been told
         if (sink := self._sinks.get(channel_id)) is not None:
@@ -355,9 +354,9 @@ class Entry:
         }
         return max(counts, key=lambda queue_id: counts[queue_id]) if any(counts.values()) else None
 
-    def consumer_started(self, queue_id: QueueId, key: ConsumerKey) -> None:
+    def consumer_started(self, key: ConsumerKey) -> None:
         """The client has been told that this consumer exists: what came too early may follow."""
-        self._consumers.started(self._routes.get(queue_id), queue_id, key)
+        self._consumers.started(key)
 
     def drop_consumer(self, queue_id: QueueId, key: ConsumerKey) -> bool:
         """The client cancels a consumer. True if its queue has to be asked to; otherwise it just does not hear of it
@@ -457,6 +456,7 @@ class Entry:
 
     def check_invariants(self) -> None:
         assert self._used.keys() == self._sinks.keys(), "a channel has a sink as long as it may use queues"
+        self._consumers.check_invariants()
         sessions = [route.session for route in self._routes.values() if route.session]
         assert len(set(sessions)) == len(sessions), "no two routes share a session number"
         used = sum(len(queues) for queues in self._used.values())

@@ -103,7 +103,7 @@ class ClusterGateway:
         await self._ask(channel, queue_id, Question("consume", consumer=spec))
         self._note_consumed(queue_id)
         # Our caller goes on within this turn, and tells its client.
-        self._loop.call_soon(self._entry.consumer_started, queue_id, ConsumerKey(channel, spec.consumer_tag))
+        self._loop.call_soon(self._entry.consumer_started, ConsumerKey(channel, spec.consumer_tag))
 
     def note_consumers(self) -> None:
         """All members know of such notes from now on: say what could not be said before."""

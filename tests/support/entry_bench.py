@@ -192,7 +192,7 @@ class EntryBench:
         self.effects.clear()
 
     def knows(self, tag: str) -> None:
-        self.entry.consumer_started(QUEUE, ConsumerKey(self.channel, tag))
+        self.entry.consumer_started(ConsumerKey(self.channel, tag))
         self.entry.check_invariants()
 
     # --- what went out since the last look ---

@@ -348,6 +348,47 @@ def test_deliveries_to_others_do_not_wait(opened: EntryBench) -> None:
     assert opened.sink.delivered == [("tag", b"a", False)]
 
 
+def test_what_others_are_delivered_behind_something_early_waits_with_it(opened: EntryBench) -> None:
+    """A channel has everything of a queue in the order in which it was handed out."""
+    opened.consumes(1, CONSUMER)
+    call = opened.asks(Question("consume", consumer=ConsumerSpec("other", False, False)))
+    opened.proceeds(call)
+    opened.delivers(1, "tag", b"a")
+    opened.hears(answer(call, 1))
+    opened.delivers(1, "other", b"b")
+    opened.delivers(1, "tag", b"c")
+    assert opened.proceeds(call) is not None
+    assert [body for _, body, _ in opened.sink.delivered] == [b"a"]
+    opened.knows("other")
+    assert opened.sink.delivered == [("tag", b"a", False), ("other", b"b", False), ("tag", b"c", False)]
+    opened.delivers(1, "tag", b"d")
+    assert opened.sink.delivered[-1] == ("tag", b"d", False)
+
+
+def test_what_stood_behind_a_consumer_that_came_to_nothing_is_told(opened: EntryBench) -> None:
+    opened.consumes(1, CONSUMER)
+    call = opened.asks(Question("consume", consumer=ConsumerSpec("other", False, False)))
+    opened.proceeds(call)
+    opened.delivers(1, "other", b"a")
+    opened.delivers(1, "tag", b"b")
+    opened.entry.calls.abandon(call)
+    opened.entry.check_invariants()
+    assert opened.sink.delivered == [("tag", b"b", False)]
+
+
+def test_what_stood_behind_it_is_not_told_when_the_session_ended_meanwhile(opened: EntryBench) -> None:
+    opened.consumes(1, CONSUMER)
+    call = opened.asks(Question("consume", consumer=ConsumerSpec("other", False, False)))
+    opened.proceeds(call)
+    opened.hears(answer(call, 1))
+    opened.delivers(1, "other", b"a")
+    opened.delivers(1, "tag", b"b")
+    assert opened.proceeds(call) is not None
+    opened.link_breaks("n2")
+    opened.knows("other")
+    assert opened.sink.delivered == []
+
+
 def test_a_refused_consumer_leaves_nothing_behind(opened: EntryBench) -> None:
     call = opened.asks(CONSUME)
     opened.proceeds(call)
