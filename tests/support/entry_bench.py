@@ -28,6 +28,11 @@ from tests.support.session_network import QUEUE, RecordingSink, message, queue_r
 HERE = NodeName("n1")
 
 
+def answer(call: Call, session: int, number: int = 0, code: int = 0) -> SessionReply:
+    """Of the master, a refusal if it has a ``code``."""
+    return SessionReply(QUEUE, session, call.call_id, reply_code=code, reply_text="no" if code else "", number=number)
+
+
 class EntryBench:
     """Implements `LocalQueues` and `Links` for the entry that it holds. After each step the invariants are checked."""
 
