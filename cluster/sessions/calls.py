@@ -81,7 +81,9 @@ class ChannelCalls:
         return ChannelError(404, f"home node '{call.route.master}' of {self._describe(call.queue_id)} is inaccessible")
 
     def abandon(self, call: Call) -> None:
-        """Nobody waits for the answer any more."""
+        """Nobody waits for the answer any more. A call that is over is left as it is."""
+        if call.state is CallState.OVER:
+            return
         if call.question.consumer is not None:
             self._consumers.given_up(_key(call))
         self._end(call)

@@ -39,6 +39,16 @@ async def test_a_caller_is_refused_when_its_time_is_up(
     await network.pump()  # the answer finds nobody
 
 
+async def test_a_consumer_whose_time_is_up_is_refused(network: SessionNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry_node = network["n1"].gateway
+    channel = entry_node.open_channel(RecordingSink())
+    network.lose("n2")
+    monkeypatch.setattr(calls, "OPERATION_TIMEOUT_S", 0.0)
+    with pytest.raises(ChannelError, match="home node 'n2' of durable queue 'q' in vhost '/' is inaccessible"):
+        await entry_node.consume(channel, QUEUE, ConsumerSpec("tag", False, False))
+    entry_node.check_invariants()
+
+
 async def test_a_caller_that_is_cancelled_leaves_nothing_waiting(network: SessionNetwork) -> None:
     """Neither its call nor early deliveries: what comes for a consumer unknown to the channel goes to the channel."""
     entry_node, sink = network["n1"].gateway, RecordingSink()
