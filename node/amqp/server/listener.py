@@ -47,7 +47,8 @@ class AmqpServerConfig:
     handshakes_max: int = HANDSHAKES_MAX
     #: How long `AmqpServer.stop` waits for clients to answer ``connection.close``.
     stop_timeout_s: float = STOP_TIMEOUT_S
-    #: And for calls that are under way, whose answers nobody will hear: until then they may come to their end.
+    #: And for calls that are under way, whose answers nobody will hear: until then they may come to their end. As long
+    #: again for what they do when they are given up: a deletion has its queue asked.
     calls_timeout_s: float = CALLS_TIMEOUT_S
     #: Serve TLS instead of plain TCP.
     ssl_context: ssl.SSLContext | None = None
@@ -92,6 +93,7 @@ class AmqpServer:
         self.channel_errors = ThrottledLog(log)
         self._listener: Listener | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._giving_up: asyncio.TimerHandle | None = None
         self._port = 0
         self._all_closed = asyncio.Event()
 
@@ -122,7 +124,7 @@ class AmqpServer:
         if self._listener is None:
             return
         self.refuse(text)
-        giving_up = asyncio.get_running_loop().call_later(self._config.calls_timeout_s, self._give_up_calls)
+        self._give_up_calls_later()
         try:
             await asyncio.wait_for(self._wait_until_idle(), self._config.stop_timeout_s)
         except TimeoutError:
@@ -134,14 +136,22 @@ class AmqpServer:
             except TimeoutError:
                 for task in list(self._tasks):
                     task.cancel()
-        giving_up.cancel()
+        if self._giving_up is not None:
+            self._giving_up.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._listener = None
 
+    def _give_up_calls_later(self) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()  # of a stop that was cancelled, because this one comes
+        self._giving_up = asyncio.get_running_loop().call_later(self._config.calls_timeout_s, self._give_up_calls)
+
     def _give_up_calls(self) -> None:
+        """Again and again: what they do when they are given up may wait for the same, and others may have begun."""
         for call in list(self._calls):
             call.cancel()
+        self._give_up_calls_later()
 
     async def _wait_until_idle(self) -> None:
         while self._connections or self._tasks:

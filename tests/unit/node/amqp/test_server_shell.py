@@ -198,6 +198,23 @@ async def test_a_server_that_stops_does_not_wait_long_for_a_call(
     assert await broker.take("q") == [(b"hello", True)]
 
 
+async def test_a_server_that_stops_does_not_wait_long_for_what_a_call_does_when_it_is_given_up(
+    client: Client, broker: ObservedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion has its queue asked what comes of it, which nobody serves."""
+    await client.send(Queue.Declare(queue="q"))
+    never = asyncio.Event()
+    for question in ("delete_if", "delete_abandoned"):
+        monkeypatch.setattr(broker.bench.node.gateway, question, lambda *_arguments: never.wait())
+    await client.send(Queue.Delete(queue="q"))
+    monkeypatch.setattr(client.server, "_config", AmqpServerConfig(calls_timeout_s=0))
+    stop = asyncio.create_task(client.server.stop())
+    await client.settle()
+    await client.send(Connection.CloseOk(), channel=0)
+    assert stop.done()
+    assert broker.connections[0].is_closed
+
+
 async def test_who_is_dropped_after_hanging_up_is_not_waited_for(client: Client, broker: ObservedBroker) -> None:
     broker.hold_calls = asyncio.Event()
     await client.send(Queue.Declare(queue="q"), data=publish_bytes(1))
