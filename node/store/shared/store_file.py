@@ -10,7 +10,8 @@ computed, whatever does not fit is reported as damage or as a write that never f
 - the beginning of a hole's header, and zeros: such zeros were being made a hole when a crash came again;
 - at the end of the file, the beginning of a record: fewer bytes than a header, or a header whose check fits and whose
   length leads beyond the end;
-- the same, and zeros from the border of a page to the end: the file system had the length on disk before what is there.
+- at the end of the file, whatever ends with zeros from the border of a page on: the file system had the length on disk
+  before what is there. (A flipped bit in a last message that itself ends so is not told from that.)
 
 Everything else is damage, a single flipped bit included: in a header the check sees it, in an envelope the CRC. What a
 crash leaves of a compaction needs no judgement: a note says which ranges to pass over
