@@ -36,7 +36,10 @@ async def test_a_caller_is_refused_when_its_time_is_up(
     text = "did not answer in time" if is_master_silent else "home node 'n2' of durable queue 'q' in vhost '/' is inacc"
     with pytest.raises(ChannelError, match=text):
         await entry_node.purge(QUEUE)
-    await network.pump()  # the answer finds nobody
+    channel = entry_node.open_channel(RecordingSink())
+    with pytest.raises(ChannelError, match=text):
+        await entry_node.consume(channel, QUEUE, ConsumerSpec("tag", False, False))
+    await network.pump()  # the answers find nobody
 
 
 async def test_a_consumer_whose_time_is_up_is_refused(network: SessionNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
