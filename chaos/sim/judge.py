@@ -84,6 +84,8 @@ class HandOut(NamedTuple):
     is_flagged: bool = False
     #: Among all that masters have handed out: what is handed out in one turn has one time.
     position: int = 0
+    #: Identity of the queue: one of the same name may have been there before, in the same epoch.
+    queue_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,21 +186,22 @@ def _handed_out_too_early(
     events: Sequence[Event], hand_outs: Mapping[AttemptKey, Sequence[HandOut]]
 ) -> Iterator[Violation]:
     """What one channel has published to a queue stands there as it was published, whatever becomes of masters and
-    links, so a master hands out for the first time in that order, whoever gets it."""
-    first: dict[tuple[int | None, int, int, int | None], list[tuple[int, int, AttemptKey]]] = {}
+    links, so a master hands out for the first time in that order, whoever gets it. Not so what two queues of one name
+    hand out: who has yet to hear that the first one is deleted goes on."""
+    first: dict[tuple[int, int, int, int | None], list[tuple[int, int, AttemptKey]]] = {}
     for event in events:
         if event.kind != Kind.PUB_INVOKE:
             continue
         key = (event.queue_id, event.pub_id, event.seq, event.attempt)
         for each in hand_outs.get(key, ()):
             if not each.is_flagged:
-                stream = event.queue_id, each.epoch, event.proc_id, event.channel_id
+                stream = each.queue_id, each.epoch, event.proc_id, event.channel_id
                 first.setdefault(stream, []).append((each.position, event.ev_seq, key))
-    for (queue, epoch, _, channel), handed_out in first.items():
+    for (_, epoch, _, channel), handed_out in first.items():
         last_seq, last_key = -1, None
         for _, ev_seq, key in sorted(handed_out):
             if ev_seq < last_seq:
-                text = f"the master of queue {queue} in epoch {epoch} has handed out {last_key} before {key}"
+                text = f"the master of queue {key[0]} in epoch {epoch} has handed out {last_key} before {key}"
                 yield Violation("order", f"{text}, which was published earlier on channel {channel}", key)
             else:
                 last_seq, last_key = ev_seq, key
@@ -323,7 +326,7 @@ def _is_unflagged_behind(story: Sequence[Event], hand_outs: Sequence[HandOut]) -
     Not if that one was of a later epoch: who has yet to hear of his successor knows nothing of what that one delivers.
     """
     deliveries = [event for event in story if event.kind == Kind.DELIVER]
-    for at_us, epoch, is_flagged, _ in hand_outs:
+    for at_us, epoch, is_flagged, *_ in hand_outs:
         if is_flagged or not any(event.t_lo_us >= at_us and not event.redelivered for event in deliveries):
             continue
         for earlier in deliveries:

@@ -205,7 +205,7 @@ class Run:
             for each in deliveries:
                 position += 1
                 for key in self._attempts([each.message], queue_id):
-                    hand_outs.setdefault(key, []).append(HandOut(at_us, epoch, each.redelivered, position))
+                    hand_outs.setdefault(key, []).append(HandOut(at_us, epoch, each.redelivered, position, queue_id))
         return hand_outs
 
     def _attempts(self, messages: Sequence[Message], queue_id: QueueId) -> Iterator[AttemptKey]:
