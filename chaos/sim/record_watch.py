@@ -49,6 +49,7 @@ from node.topology.commands import DeleteQueue
 
 #: What the policy keys mean if a policy does not have them.
 PROMOTE_BY_DEFAULT = {"failure": "always", "shutdown": "when-synced"}
+_NEVER_US = 2**62
 
 
 class Holders(NamedTuple):
@@ -95,8 +96,8 @@ class RecordWatch:
         self._violate = violate
         self._note = note
         self._releases = ReleaseWatch(violate, note)
-        #: Node -> when the cluster has declared it down, or forgotten it, in microseconds.
-        self.downs: dict[str, list[int]] = {}
+        #: Node that the cluster has declared down, or forgotten -> when it counted as up again, in microseconds.
+        self._up_again: dict[str, int] = {}
         #: Nodes that were forgotten, or let in.
         self._new: dict[str, None] = {}
         #: Hears which node is no member any more.
@@ -153,8 +154,8 @@ class RecordWatch:
         return holders[-1].master if holders and holders[-1].nodes else None
 
     def was_down(self, node: str, from_us: int) -> bool:
-        """The cluster has taken it for dead since."""
-        return any(at_us >= from_us for at_us in self.downs.get(node, ()))
+        """The cluster took it for dead then, or has since: not everybody has heard of a decision when it is made."""
+        return self._up_again.get(node, -1) >= from_us
 
     def sealed(self, queue_id: QueueId, epoch: Epoch, tell_of_unsettled: Callable[[], None] | None) -> None:
         """The master of this epoch has sealed a queue for a deletion; if as empty, ``tell_of_unsettled`` is called if
@@ -199,7 +200,9 @@ class RecordWatch:
                 self._deleted(number, event.queue.queue_id, request)
         elif isinstance(event, MemberChanged):
             if event.new is None or not event.new.is_up:
-                self.downs.setdefault(event.node, []).append(self._log.now_us())
+                self._up_again[event.node] = _NEVER_US
+            elif self._up_again.get(event.node) == _NEVER_US:
+                self._up_again[event.node] = self._log.now_us()
             if event.new is None:
                 self._note("a node was forgotten")
                 self._new[event.node] = None

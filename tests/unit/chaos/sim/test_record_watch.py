@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,9 @@ from chaos.history import ProcKind
 from chaos.sim.loop import simulated_loop
 from chaos.sim.record_watch import RecordWatch
 from chaos.sim.workload import MemoryHistory
-from cluster.metadata.records import MastershipRecord
-from node.ids import Epoch, NodeName, QueueId
+from cluster.metadata.events import MemberChanged
+from cluster.metadata.records import MastershipRecord, MemberRecord
+from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.topology.records import QueueRecord
 
 N1, N2, QUEUE = NodeName("n1"), NodeName("n2"), QueueId(17)
@@ -66,3 +68,22 @@ def test_a_queue_that_went_while_a_node_served_nobody_is_missed_when_it_serves_a
     assert watch.ignorance == {}
     watch.look("n1", 1, knowing(6, None, is_serving=True))
     assert [each.node for each in watch.ignorance[0]] == ["n1"]
+
+
+def test_a_node_counts_as_dead_until_it_is_up_again() -> None:
+    """Who hears late that it is down may act on that when it has long said that it lives."""
+    loop = simulated_loop()
+    log = MemoryHistory(loop).process(ProcKind.OBSERVER)
+    watch = RecordWatch(log, lambda _name: None, lambda _kind, _text: None)
+    state: Any = None
+    member = MemberRecord(N1, "n1:1", "n1:2", Incarnation(1), is_up=True)
+    watch._decided(state, state, MemberChanged(N1, member))
+    assert not watch.was_down("n1", 0), "it has come up for the first time"
+    loop.run_until(1)
+    watch._decided(state, state, MemberChanged(N1, replace(member, is_up=False)))
+    assert watch.was_down("n1", 5_000_000)
+    loop.run_until(2)
+    watch._decided(state, state, MemberChanged(N1, member))
+    assert watch.was_down("n1", 1_500_000)
+    assert not watch.was_down("n1", 2_500_000)
+    assert not watch.was_down("n2", 0)
