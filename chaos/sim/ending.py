@@ -72,11 +72,11 @@ class Ending:
         stage.cluster.heal()
         if not self._converge():
             return False
-        stage.world.answers.is_calm = True
         before = masters(stage.cluster)
         for client in stage.clients():
             client.stop()
         stage.loop.run_until(stage.loop.now_s + PARTING_S)
+        stage.world.answers.is_calm = True  # not before: rivals of who consumes alone try again and again
         is_served = stage.finish(self._drain(), DRAIN_LIMIT_S, "the drain") and self._serve()
         return is_served and self._hold_still(before) and self._give_back()
 

@@ -54,6 +54,13 @@ def test_workers_of_a_sound_cluster_find_nothing() -> None:
         assert reached in outcome.sightings
 
 
+def test_rivals_of_who_consumes_alone_try_to_the_end() -> None:
+    """Of a dozen clients some are always on their way, and are refused as all of them leave."""
+    rivals = [(100 + 2 * number, "consume", number, 0) for number in range(12)]
+    slow: dict[str, Any] = {"link_delay_ms": (5.0, 6.0)}
+    assert said(schedule(*rivals, lasts_ms=500, consumers=12, consumer_kinds=("exclusive",), **slow)) == ""
+
+
 def test_an_alarm_of_whose_end_a_client_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     alarm = schedule((100, "memory_alarm", "n1"), publish(1_500), (2_000, "memory_alarm_end", "n1"))
     assert said(alarm) == ""
