@@ -36,8 +36,9 @@ OUT_OF_REACH = ("inaccessible", "did not answer in time", "is changing its maste
 UNMET = ("in use", "is not empty")
 #: In a name of what the workload declares.
 _QUEUE = re.compile(r"queue 'q(\d+)'")
-#: Exchanges of wirings and declarers come and go, and those clients look at what they hear of them.
-_EXCHANGE = re.compile(r"no exchange '")
+#: What comes and goes beside that, and its own clients look at what they hear of it: queues, and exchanges but those of
+#: `chaos.sim.workload.fan_name`. The last is of a call that waited as its queue was deleted, and names none.
+_OTHERS = re.compile(r"no queue '|no exchange '(?!fan )|the queue has been deleted")
 #: Publishers of the workload; others publish in transactions, or in the end.
 PUBLISHERS_END = 100
 
@@ -57,14 +58,14 @@ class Answers:
     def __init__(self, personality: Personality, violate: Callable[[str, str], None]) -> None:
         self._personality = personality
         self._violate = violate
-        #: The cluster has converged, and no fault is left.
+        #: The cluster has converged, no fault is left, and the clients of the workload are gone.
         self.is_calm = False
         #: Vhosts come and go.
         self.has_tenants = False
-        #: Somebody has asked for what is not done: to stop the flow of a channel.
-        self.has_flow = False
-        #: Channels settle, in one word, all that is theirs, so that what was on its way is settled once more.
-        self.gives_back = False
+        #: Clients that have asked for what is not done: to stop the flow of a channel.
+        self.stops_flow: set[str] = set()
+        #: Clients that have given back all that is theirs in one word, and settle what was on its way once more.
+        self.gives_back: set[str] = set()
         #: What the record must explain.
         self._missed: list[Missed] = []
 
@@ -85,7 +86,7 @@ class Answers:
             case 404:
                 return self._is_missing(client, node, text, sent_us)
             case 406 if "unknown delivery tag" in text:
-                return self.gives_back
+                return client in self.gives_back
             case 406 if "partial tx completion" in text:
                 return p.overflow == "reject-publish"
             case 406:
@@ -95,7 +96,7 @@ class Answers:
             case 530:
                 return self.has_tenants and "vhost" in text
             case 540:
-                return self.has_flow and "active=false" in text
+                return client in self.stops_flow and "active=false" in text
             case 541:
                 return "internal error" not in text
         return False
@@ -104,19 +105,20 @@ class Answers:
         if any(said in text for said in OUT_OF_REACH):
             return True
         named = _QUEUE.search(text)
-        if named is not None:
-            self._missed.append(Missed(sent_us, node, int(named[1]), f"{client} hears from {node}: {text}"))
+        if named is None:
+            return _OTHERS.search(text) is not None
+        self._missed.append(Missed(sent_us, node, int(named[1]), f"{client} hears from {node}: {text}"))
         return True
 
     def cancelled(self, client: str, node: str, queue: int, sent_us: int) -> None:
-        """The broker has ended a consumer that did not ask to be told of a new master, nor has rivals who are alone."""
+        """The broker has ended a consumer that did not ask to be told of a new master.
+
+        One that was attached to another master may find there somebody who is alone, and is refused."""
         if self.is_calm:
             self._violate("cancelled", f"{node} has ended the consumer of {client}, when all is well")
-        self._missed.append(Missed(sent_us, node, queue, f"{node} has ended the consumer of {client} of q{queue}"))
-
-    def unanswered(self, client: str, node: str, lasted_s: float) -> None:
-        """The broker has not answered for so long, and all that time there was no fault."""
-        self._violate("unanswered", f"{client} has asked {node}, and heard nothing for {lasted_s:g} s")
+        elif EXCLUSIVE not in self._personality.consumer_kinds:
+            told = f"{node} has ended the consumer of {client} of q{queue}"
+            self._missed.append(Missed(sent_us, node, queue, told))
 
     def judge(
         self,

@@ -94,18 +94,15 @@ class Consumer(Client):
         hold_percent: int,
         reject_percent: int = 0,
         kind: str = "",
-        has_rivals: bool = False,
     ) -> None:
         """``is_channel_wide``: ``prefetch`` is the limit of the channel. ``is_limit_kept``: no master ends, or the next
         one would not count what the client holds of it.
 
-        ``kind``: see `chaos.sim.schedule.EXCLUSIVE` and those beside it. ``has_rivals``: some want a queue for
-        themselves, and another master may refuse the others.
+        ``kind``: see `chaos.sim.schedule.EXCLUSIVE` and those beside it.
         """
         super().__init__(f"c{number}", world, ProcKind.CONSUMER)
         self.number = number
         self.kind = kind
-        self._has_rivals = has_rivals
         self._queue_name = queue_name
         self._prefetch = prefetch
         self._is_channel_wide = is_channel_wide
@@ -178,7 +175,8 @@ class Consumer(Client):
         """Ask the broker to stop delivering, or to go on."""
         channel = self.channel
         if channel is not None and channel.closed is None:
-            self.world.answers.has_flow |= not is_active
+            if not is_active:
+                self.world.answers.stops_flow.add(self.name)
             self.process.create_task(self._flow(channel, is_active))
 
     async def _flow(self, channel: Channel, is_active: bool) -> None:
@@ -202,7 +200,7 @@ class Consumer(Client):
             self._recovered_tag = self._last_tag
             self._held.clear()
             channel.nack(0, multiple=True, requeue=True)
-            self.world.answers.gives_back = True
+            self.world.answers.gives_back.add(self.name)
             self.world.note("everything that was held was given back")
 
     async def begin(self, channel: Channel) -> None:
@@ -250,7 +248,7 @@ class Consumer(Client):
     def _cancelled(self, channel: Channel) -> None:
         self._is_cancelled = True
         self.place = None
-        if self.kind != TOLD and not self._has_rivals and self.queue is not None:
+        if self.kind != TOLD and self.queue is not None:
             node = self.world.nodes[channel.entry][0]
             self.world.answers.cancelled(self.name, node, self.queue, channel.heard_us)
         self.world.note("the broker cancelled a consumer")

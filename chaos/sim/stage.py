@@ -15,7 +15,7 @@ from chaos.sim.guests import Guest, Transactor
 from chaos.sim.happenings import Happening, of_event
 from chaos.sim.judge import Violation
 from chaos.sim.loop import SimulatedLoop
-from chaos.sim.schedule import EXCLUSIVE, Personality, Schedule
+from chaos.sim.schedule import Personality, Schedule
 from chaos.sim.settings import limit_lengths
 from chaos.sim.sometimes import Sightings
 from chaos.sim.workers import Worker
@@ -99,7 +99,6 @@ class Stage:
                 hold_percent=p.hold_percent,
                 reject_percent=p.reject_percent,
                 kind=p.consumer_kinds[number % len(p.consumer_kinds)] if p.consumer_kinds else "",
-                has_rivals=EXCLUSIVE in p.consumer_kinds,
             )
             for number in range(p.consumers)
         ]

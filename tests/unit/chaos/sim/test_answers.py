@@ -47,6 +47,9 @@ class Bench:
         (320, "CONNECTION_FORCED - broker forced connection closure", {}),
         (403, "ACCESS_REFUSED - queue 'q0' in vhost '/' in exclusive use", {"consumer_kinds": (EXCLUSIVE, "")}),
         (404, "NOT_FOUND - home node 'n1' of durable queue 'q0' in vhost '/' is down or inaccessible", {}),
+        (404, "NOT_FOUND - the queue has been deleted", {}),
+        (404, "NOT_FOUND - no queue 'g0.1' in vhost '/'", {}),
+        (404, "NOT_FOUND - no exchange 'middle 0' in vhost '/'", {}),
         (406, "PRECONDITION_FAILED - queue 'q0' in vhost '/' in use", {}),
         (406, "PRECONDITION_FAILED - queue 'q0' in vhost '/' is not empty", {}),
         (406, "PRECONDITION_FAILED - partial tx completion", REFUSED),
@@ -65,6 +68,8 @@ def test_what_has_a_reason(code: int, text: str, changes: dict[str, Any]) -> Non
     ("code", "text", "changes"),
     [
         (403, "ACCESS_REFUSED - queue 'q0' in vhost '/' in exclusive use", {"consumer_kinds": ("",)}),
+        (404, "NOT_FOUND - no exchange 'fan 0 1' in vhost '/'", {}),
+        (404, "NOT_FOUND - no previously declared queue", {}),
         (405, "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue", {}),
         (406, "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q0'", {}),
         (406, "PRECONDITION_FAILED - unknown delivery tag 5", {}),
@@ -82,14 +87,18 @@ def test_what_has_none(code: int, text: str, changes: dict[str, Any]) -> None:
 
 def test_what_was_given_back_in_one_word_may_be_settled_once_more() -> None:
     bench = Bench()
-    bench.answers.gives_back = True
+    bench.answers.gives_back.add("c0")
     assert bench.hear(406, "PRECONDITION_FAILED - unknown delivery tag 5") == []
+    bench.answers.gives_back = {"c1"}
+    assert bench.hear(406, "PRECONDITION_FAILED - unknown delivery tag 5"), "by another client"
 
 
 def test_what_is_not_done_is_said_to_who_has_asked_for_it() -> None:
     bench = Bench()
-    bench.answers.has_flow = True
+    bench.answers.stops_flow.add("c0")
     assert bench.hear(540, "NOT_IMPLEMENTED - active=false") == []
+    bench.answers.stops_flow = {"c1"}
+    assert bench.hear(540, "NOT_IMPLEMENTED - active=false"), "and to nobody else"
 
 
 def test_who_enters_a_vhost_may_find_it_gone() -> None:
@@ -121,6 +130,16 @@ def test_a_consumer_is_not_cancelled_when_all_is_well() -> None:
     bench.answers.is_calm = True
     bench.answers.cancelled("c1", "n1", 0, AT_US)
     assert bench.found == ["cancelled: n1 has ended the consumer of c1, when all is well"]
+
+
+def test_a_consumer_may_be_refused_by_another_master_where_somebody_wants_to_be_alone() -> None:
+    """Of two nodes that attach consumers to it, the one with the exclusive consumer may be first."""
+    bench = Bench(consumer_kinds=(EXCLUSIVE, ""))
+    bench.answers.cancelled("w0", "n1", 0, AT_US)
+    assert bench.judge() == []
+    bench.answers.is_calm = True
+    bench.answers.cancelled("w0", "n1", 0, AT_US)
+    assert bench.found == ["cancelled: n1 has ended the consumer of w0, when all is well"]
 
 
 def told(*kinds: Kind) -> list[Event]:
