@@ -26,7 +26,7 @@ FAN_OUTS_SHARE = 0.2
 #: Of those in which guests come.
 VISITS_SHARE = 0.4
 WORK_SHARE = 0.15
-KEEPING_SHARE = 0.12
+KEEPING_SHARE = 0.3
 #: What workers are told to do, and how often; those about a queue first.
 ERRANDS = ("consume", "cancel", "get", "get", "reopen", "settle_all", "settle_all", "drop")
 QUEUE_ERRANDS = frozenset({"consume", "cancel", "get"})
