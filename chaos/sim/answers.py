@@ -32,6 +32,8 @@ ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED = 403, 404, 406
 NOT_ALLOWED, NOT_IMPLEMENTED, INTERNAL_ERROR = 530, 540, 541
 #: What the broker says of a queue whose master is down, moves, or says nothing: it is there, and out of reach.
 OUT_OF_REACH = ("inaccessible", "did not answer in time", "is changing its master", "changes its master")
+#: Of a node that stops, or pauses.
+FAREWELLS = ("shutdown", "pause_minority")
 #: Of a condition of a deletion.
 UNMET = ("in use", "is not empty")
 #: In a name of what the workload declares.
@@ -82,7 +84,7 @@ class Answers:
         text, p = str(error), self._personality
         match error.code:
             case 320:
-                return True
+                return any(said in text for said in FAREWELLS) or self._is_of_tenants(text)
             case 404:
                 return self._is_missing(client, node, text, sent_us)
             case 406 if "unknown delivery tag" in text:
@@ -94,12 +96,15 @@ class Answers:
             case 403:
                 return EXCLUSIVE in p.consumer_kinds and "exclusive" in text
             case 530:
-                return self.has_tenants and "vhost" in text
+                return self._is_of_tenants(text)
             case 540:
                 return client in self.stops_flow and "active=false" in text
             case 541:
                 return "internal error" not in text
         return False
+
+    def _is_of_tenants(self, text: str) -> bool:
+        return self.has_tenants and "vhost" in text and "tenant" in text
 
     def _is_missing(self, client: str, node: str, text: str, sent_us: int) -> bool:
         if any(said in text for said in OUT_OF_REACH):

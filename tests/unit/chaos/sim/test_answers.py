@@ -44,7 +44,8 @@ class Bench:
     [
         (0, "connection lost", {}),
         (200, "closed by us", {}),
-        (320, "CONNECTION_FORCED - broker forced connection closure", {}),
+        (320, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'", {}),
+        (320, "CONNECTION_FORCED - the node has lost contact with the majority of the cluster (pause_minority)", {}),
         (403, "ACCESS_REFUSED - queue 'q0' in vhost '/' in exclusive use", {"consumer_kinds": (EXCLUSIVE, "")}),
         (404, "NOT_FOUND - home node 'n1' of durable queue 'q0' in vhost '/' is down or inaccessible", {}),
         (404, "NOT_FOUND - the queue has been deleted", {}),
@@ -67,6 +68,7 @@ def test_what_has_a_reason(code: int, text: str, changes: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("code", "text", "changes"),
     [
+        (320, "CONNECTION_FORCED - user 'guest' is deleted", {}),
         (403, "ACCESS_REFUSED - queue 'q0' in vhost '/' in exclusive use", {"consumer_kinds": ("",)}),
         (404, "NOT_FOUND - no exchange 'fan 0 1' in vhost '/'", {}),
         (404, "NOT_FOUND - no previously declared queue", {}),
@@ -101,10 +103,15 @@ def test_what_is_not_done_is_said_to_who_has_asked_for_it() -> None:
     assert bench.hear(540, "NOT_IMPLEMENTED - active=false"), "and to nobody else"
 
 
-def test_who_enters_a_vhost_may_find_it_gone() -> None:
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [(530, "NOT_ALLOWED - vhost {} not found"), (320, "CONNECTION_FORCED - vhost '{}' is deleted")],
+)
+def test_who_enters_a_vhost_may_find_it_gone(code: int, text: str) -> None:
     bench = Bench()
     bench.answers.has_tenants = True
-    assert bench.hear(530, "NOT_ALLOWED - vhost tenant 1 not found") == []
+    assert bench.hear(code, text.format("tenant 1")) == []
+    assert bench.hear(code, text.format("/")), "which is there for ever"
 
 
 @pytest.mark.parametrize(
