@@ -11,6 +11,7 @@ from pamqp import commands
 from chaos.sim.run import run_schedule
 from chaos.sim.scenarios.catalogue import draw
 from chaos.sim.schedule import Schedule
+from cluster.mirroring.master import MirroredQueue
 from cluster.runtime.queue_deletions import QueueDeletions
 from cluster.sessions.consumers import ChannelConsumers
 from cluster.sessions.host import MasterSession
@@ -113,6 +114,14 @@ def test_what_is_grouped_by_consumer_is_out_of_order_on_a_channel(monkeypatch: p
     assert said(seed) == ""
     monkeypatch.setattr(Outgoing, "take", take_grouped)
     assert "overtook one another" in said(seed)
+
+
+def test_what_a_master_takes_out_of_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch = MirroredQueue.fetch
+    behind = schedule(publish(100), (500, "consume", 0, 0))
+    assert said(behind) == ""
+    monkeypatch.setattr(MirroredQueue, "fetch", lambda *arguments: fetch(*arguments)[::-1])
+    assert "the master of queue 0 in epoch 1 has handed out (0, 0, 5, 1) before (0, 0, 4, 1)" in said(behind)
 
 
 def test_a_queue_that_goes_though_its_consumer_may_return_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
