@@ -237,8 +237,8 @@ class _Drawing:
 
     def any_client(self) -> str:
         p = self.personality
-        names = [f"p{number}" for number in range(p.publishers)] + [f"c{number}" for number in range(p.consumers)]
-        return self.chance.choice(names)
+        kinds = ("p", p.publishers), ("c", p.consumers), ("w", p.workers)
+        return self.chance.choice([f"{kind}{number}" for kind, count in kinds for number in range(count)])
 
     # --- what clients and operators do ---
 

@@ -29,7 +29,7 @@ class Tenant:
     def __init__(self, stage: Stage, number: int) -> None:
         self._stage = stage
         self._vhost = f"tenant {number}"
-        self._visitor = Visitor(f"w{number}", stage.world, lambda _queue: QUEUE, vhost=self._vhost)
+        self._visitor = Visitor(f"h{number}", stage.world, lambda _queue: QUEUE, vhost=self._vhost)
         #: One tenancy after the other.
         self._turn = asyncio.Lock()
         self._tenancies = 0

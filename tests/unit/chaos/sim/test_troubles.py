@@ -57,3 +57,8 @@ def test_where_mirrors_are_filled_slowly_no_large_message_goes_to_several() -> N
     ]
     assert fanned
     assert all(body_bytes <= personality.body_bytes_max for personality, body_bytes in fanned)
+
+
+def test_workers_too_lose_their_links() -> None:
+    at_work = [schedule for schedule in map(draw_schedule, SEEDS) if schedule.personality.workers]
+    assert any("w0" in step.args for schedule in at_work for step in schedule.steps)
