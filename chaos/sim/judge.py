@@ -30,7 +30,8 @@ handed out before may still come: to a channel behind a link that the master has
 on its way before what was handed out in its place. So may what a master of an earlier epoch hands out that has not
 heard of its successor: it stood still, or is cut off, and serves what it knows until it finds itself too old
 (`cluster.runtime.standing`). All of that is seen where it happens (`chaos.sim.taps`), and each time that a message is
-handed out excuses one delivery. Where another epoch has begun since, anything may come again.
+handed out excuses one delivery. Where another epoch has begun since, anything may come again; so may what the master
+had taken when its disk ended its copy, with which it goes on in that epoch when there is room again.
 
 **What must be flagged** as a repetition is what anybody has heard before, unless it is handed out by a master that has
 yet to hear of the one who delivered it.
@@ -345,11 +346,13 @@ def _has_come_back(
     A message is nobody else's while a channel holds it, so the acknowledgement found it in that channel's hands, and
     from then on it was gone. ``t_lo_us`` of a delivery is when the broker has sent it.
     """
-    settled = circumstances.settled.get(key)
+    settled, queue = circumstances.settled.get(key), key[0]
     if settled is None:
         return False
+    assert queue is not None, "a story has a queue"
     sent_us = sorted(event.t_lo_us for event in story if event.kind == Kind.DELIVER)
-    others_us = min((at_us for at_us in epochs if at_us >= settled.acked_us), default=_NEVER_US)
+    ends_us = [*epochs, *_ends_of_master(circumstances, queue, settled.acked_us)]
+    others_us = min((at_us for at_us in ends_us if at_us >= settled.acked_us), default=_NEVER_US)
     if not any(settled.acked_us < at_us < others_us for at_us in sent_us):
         return False
     hand_outs = circumstances.hand_outs.get(key, ())
@@ -361,6 +364,16 @@ def _has_come_back(
         for position, at_us in enumerate(sent_us)
         if at_us < others_us
     )
+
+
+def _ends_of_master(circumstances: Circumstances, queue: int, at_us: int) -> list[int]:
+    """When the master of this time gave up its copy. It may go on in its epoch, with what the disk has."""
+    holders = [each for each in circumstances.holders.get(queue, ()) if each.at_us <= at_us]
+    return [
+        given_up_us
+        for given_up_us, node in circumstances.given_up.get(queue, ())
+        if holders and node == holders[-1].master
+    ]
 
 
 def tell(key: AttemptKey, story: Sequence[Event]) -> str:

@@ -303,6 +303,24 @@ def test_what_was_settled_for_sure_never_comes_again_in_its_epoch() -> None:
     assert kinds(again, settled=settled) == [], "the next master may not have heard of it"
 
 
+@pytest.mark.parametrize(
+    ("given_up", "found"),
+    [
+        ((4_500_000, "n1"), []),
+        ((4_500_000, "n2"), ["resurrected"]),
+        ((3_500_000, "n1"), ["resurrected"]),
+        ((5_500_000, "n1"), ["resurrected"]),
+    ],
+    ids=["the copy of the master", "that of a mirror", "before it was settled", "after it came again"],
+)
+def test_a_master_that_goes_on_with_what_its_disk_has_may_have_lost_an_acknowledgement(
+    given_up: tuple[int, str], found: list[str]
+) -> None:
+    story = confirmed().tell(Kind.DELIVER, Kind.ACK_SENT).tell(Kind.DELIVER, redelivered=True)
+    holders = {0: [Holders(0, "n1", ("n1", "n2"), False), Holders(6_000_000, "n2", ("n2",), False)]}
+    assert kinds(story, settled={KEY: SETTLED}, holders=holders, given_up={0: [given_up]}) == found
+
+
 FIRST = HandOut(2_500_000, 2)
 
 
