@@ -151,8 +151,6 @@ class NodeRuntime:
             slice_pieces=surroundings.slice_pieces,
         )
         files.on_queue_changed = self.queues.touch
-        self.deletions = QueueDeletions(self.node, self.metadata, self.queues, self.background, self._arrivals)
-        self.queues.on_deletion_open = self.deletions.settle
         files.on_vhost_wanted = self.queues.open_vhost
         files.is_vhost_awaited = self.queues.awaits_vhost
         self._join_channels(surroundings)
@@ -173,7 +171,6 @@ class NodeRuntime:
             clock=clock,
             slice_pieces=surroundings.slice_pieces,
         )
-        self.gateway.note_consumer = self.deletions.note_consumer
         self.sessions = SessionHost(
             self.queues,
             self.links,
@@ -181,6 +178,11 @@ class NodeRuntime:
             clock=clock,
             per_turn=surroundings.slice_pieces,
         )
+        self.deletions = QueueDeletions(
+            self.node, self.metadata, self.queues, self.background, self._arrivals, self.sessions.is_attaching
+        )
+        self.queues.on_deletion_open = self.deletions.settle
+        self.gateway.note_consumer = self.deletions.note_consumer
         self.effects.connect(self.gateway, self.sessions)
 
     def _join_parts(self, surroundings: Surroundings) -> None:

@@ -9,9 +9,10 @@ nobody began to consume, so whenever it comes about, the deletion is what was as
 *Auto-delete.* A queue goes when its last consumer is cancelled, or the channel or node of that consumer is gone. It is
 sealed within the call that took the consumer away, so nobody sees it without. A consumer whose node is merely cut off
 will be attached again; so will those of all nodes after a change of masters. Then the queue is looked at again when
-every node that counts as up could have done so, since it has said that it knows the master, and has been heard over one
-link to it for a while, and deleted if there still is no consumer. Until then it is not deleted either because those
-that are there are cancelled: who cancels the last of them is answered before the queue goes. That there ever was one
+every node that counts as up could have done so, since it has said that it knows the master, has been heard over one
+link to it for a while, and has named its consumers if it said that it had some. If there still is none the queue is
+deleted. Until then it is not deleted either because those that are there are cancelled: who cancels the last of them is
+answered before the queue goes. That there ever was one
 is committed when the master has taken the first one (`note_consumer`): those who had it may all be gone with one
 machine, and a master that knows nothing of it would keep the queue for ever, like one that nobody has consumed yet.
 So it does if that machine is lost before the commit, of which the consumer hears nothing: the other order would have a
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 #: A node attaches its consumers as soon as it knows the master and is linked with it: a matter of some round trips.
 REATTACH_S = 1.0
+#: After so many looks nobody is waited for who has yet to say which consumers he has: an older release may never say.
+ATTACHING_LOOKS_MAX = 60
 
 
 class SealedQueues(Protocol):
@@ -59,7 +62,8 @@ class SealedQueues(Protocol):
 
 class QueueDeletions:
     """See the top of this module. ``arrivals``: how many links have come up so far, nodes were declared up, and how
-    often this one stood still; ``None`` while a node that counts as up cannot be spoken to, or stands still."""
+    often this one stood still; ``None`` while a node that counts as up cannot be spoken to, or stands still.
+    ``is_attaching``: a node has said that it had consumers of the queue, and has yet to say which."""
 
     def __init__(
         self,
@@ -68,12 +72,14 @@ class QueueDeletions:
         queues: SealedQueues,
         background: Background,
         arrivals: Callable[[], int | None],
+        is_attaching: Callable[[QueueId], bool],
     ) -> None:
         self._node = node
         self._metadata = metadata
         self._queues = queues
         self._background = background
         self._arrivals = arrivals
+        self._is_attaching = is_attaching
         #: Deletions that are being decided.
         self._deciding: dict[QueueId, Epoch] = {}
         #: Auto-delete queues of which it is being noted that they had a consumer.
@@ -136,7 +142,7 @@ class QueueDeletions:
         """Until who may return could have done so, or another node is the master (which looks by itself)."""
         queue_id = queue.queue_id
         was_reached = watched = None
-        index = 0
+        index = looks = 0
         try:
             while (process := self._queues.process(queue_id)) is not None:
                 if process is not watched:
@@ -146,7 +152,9 @@ class QueueDeletions:
                 # The same nodes were linked through a whole pause and heard at both its ends, in one mastership, which
                 # all knew when it began, and nobody came to say more: in between everybody could say what he has.
                 arrivals = self._arrivals() if await self._metadata.is_visible(index) else None
-                reached = None if arrivals is None else (process, arrivals, self._watched[queue_id])
+                looks += 1
+                is_awaited = looks < ATTACHING_LOOKS_MAX and self._is_attaching(queue_id)
+                reached = None if arrivals is None or is_awaited else (process, arrivals, self._watched[queue_id])
                 is_same = process is self._queues.process(queue_id)
                 if is_same and reached is not None and reached == was_reached and self._delete_if_unused(queue):
                     return

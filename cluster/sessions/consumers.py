@@ -66,6 +66,7 @@ class ChannelConsumers:
 
     def attach_again(self, route: Route) -> None:
         """A session has opened: its master does not know of the consumers yet."""
+        session = route.session
         for key, spec in list(route.consumers.items()):
             if route.state is not RouteState.OPEN:  # the storage of a local queue may fail at any of these
                 break
@@ -73,6 +74,10 @@ class ChannelConsumers:
                 self._attach_here(route, key, spec)
             else:
                 self._attach_elsewhere(route, key, spec)
+        if route.has_consumed and route.is_live(session) and route.master != self._here.name:
+            # These are all: whatever comes behind them says so, and there may be nothing else for long.
+            question = SessionCall(route.queue_id, session, next(self._here.call_ids), "counts", 0)
+            self._here.outgoing.say(route, question)
 
     def _attach_here(self, route: Route, key: ConsumerKey, spec: ConsumerSpec) -> None:
         local, queue_id, session = self._here.local, route.queue_id, route.session

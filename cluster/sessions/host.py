@@ -48,11 +48,13 @@ _FOR_CHANNELS = (Deliver, ConfirmPublished, RejectPublished, CancelConsumer, Gra
 class MasterSession:
     """One entry node's use of one queue."""
 
-    __slots__ = ("channels", "has_sealed", "more_credit_after", "number", "publishers", "to_attach")
+    __slots__ = ("channels", "has_sealed", "is_attaching", "more_credit_after", "number", "publishers", "to_attach")
 
-    def __init__(self, number: int, more_credit_after: int) -> None:
+    def __init__(self, number: int, more_credit_after: int, *, has_consumed: bool = False) -> None:
         self.number = number
         self.more_credit_after = more_credit_after
+        #: Consumers of an earlier session may be on their way. They come before everything else.
+        self.is_attaching = has_consumed
         #: Those of its channels that publish: the queue owes them credit.
         self.publishers: set[int] = set()
         #: Channel ids that this session has named: what to release at its end.
@@ -99,6 +101,11 @@ class SessionHost:
         sessions = self._sessions.get(node)
         return None if sessions is None else sessions.get(queue_id)
 
+    def is_attaching(self, queue_id: QueueId) -> bool:
+        """Some node has yet to attach again what consumers it has of this queue."""
+        found = (sessions.get(queue_id) for sessions in self._sessions.values())
+        return any(session.is_attaching for session in found if session is not None)
+
     # --- messages in ---
 
     def receive(self, node: NodeName, message: SessionMessage) -> None:
@@ -118,6 +125,8 @@ class SessionHost:
         session = self._session(node, queue_id)
         if session is None or session.number != message.session or process is None:
             return
+        if not (isinstance(message, SessionCall) and message.verb == "consume"):
+            session.is_attaching = False
         if isinstance(message, SessionPublish):
             session.channels.add(message.channel_id)
             channel = ChannelKey(node, message.channel_id)
@@ -176,7 +185,7 @@ class SessionHost:
         if process is None:
             refused = "this node does not master the queue"
         else:
-            session = MasterSession(message.session, message.more_credit_after)
+            session = MasterSession(message.session, message.more_credit_after, has_consumed=message.has_consumed)
             self._sessions.setdefault(node, {})[queue_id] = session
             if message.has_consumed:
                 process.was_consumed()

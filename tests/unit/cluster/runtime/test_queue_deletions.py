@@ -515,13 +515,29 @@ async def looked_at_once(bench: RuntimeBench) -> QueueId:
     return queue_id
 
 
-async def test_who_asks_for_a_session_late_has_his_time_to_attach_his_consumers(bench: RuntimeBench) -> None:
+@pytest.mark.parametrize("has_some", [True, False])
+async def test_who_had_consumers_has_all_the_time_to_say_which_he_has(bench: RuntimeBench, has_some: bool) -> None:
+    """A slow link may carry for seconds what he says, and be heard all that time."""
     queue_id = await looked_at_once(bench)
     epoch = bench.record(queue_id).epoch
     bench.runtime.switchboard.on_queue_frames(N2, [SessionOpen(queue_id, 5, epoch, 800, has_consumed=True)])
-    bench.runtime.queues.run(queue_id)
-    await asyncio.sleep(0)
+    await bench.settle()
     assert not process_of(bench, queue_id).is_sealed
+    said: list[QueueFrameMessage] = [SessionCall(queue_id, 5, 1, "consume", 7, CONSUMER)] if has_some else []
+    said.append(SessionCall(queue_id, 5, 2, "counts", 0))
+    bench.runtime.switchboard.on_queue_frames(N2, said)
+    await bench.settle()
+    assert exists(bench, queue_id) is has_some
+
+
+async def test_who_never_says_which_consumers_he_has_keeps_a_queue_for_a_while_only(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """His release is an older one."""
+    monkeypatch.setattr(queue_deletions, "ATTACHING_LOOKS_MAX", 5)
+    queue_id = await looked_at_once(bench)
+    epoch = bench.record(queue_id).epoch
+    bench.runtime.switchboard.on_queue_frames(N2, [SessionOpen(queue_id, 5, epoch, 800, has_consumed=True)])
     await bench.settle()
     assert not exists(bench, queue_id)
 
@@ -541,7 +557,8 @@ async def test_a_new_master_hears_from_the_entry_nodes_that_a_queue_was_consumed
     await bench.settle()
     assert exists(bench, queue_id), "as far as its master knows it never had a consumer"
     epoch = bench.record(queue_id).epoch
-    bench.runtime.switchboard.on_queue_frames(N3, [SessionOpen(queue_id, 5, epoch, 800, has_consumed=True)])
+    opened = SessionOpen(queue_id, 5, epoch, 800, has_consumed=True)
+    bench.runtime.switchboard.on_queue_frames(N3, [opened, SessionCall(queue_id, 5, 1, "counts", 0)])
     await bench.settle()
     assert not exists(bench, queue_id)
 

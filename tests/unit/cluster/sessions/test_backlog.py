@@ -127,7 +127,7 @@ def test_consumers_are_attached_again_however_much_waits(opened: EntryBench) -> 
     opened.moves("n3", 2)
     opened.link_comes("n3")
     opened.accepts(2)
-    assert opened.told() == ["n3 open 2", "n3 consume 2"]
+    assert opened.told() == ["n3 open 2", "n3 consume 2", "n3 counts 2"]
     opened.link_bytes = MEBIBYTE
     opened.entry.link_free(NodeName("n3"))
     assert opened.told() == ["n3 publish 2: 2 resent"]

@@ -29,8 +29,9 @@ def goes_on(bench: EntryBench, call: Call) -> bool:
 
 
 def attached(bench: EntryBench) -> SessionCall:
-    """The one call that was sent since the last look."""
-    [call] = [each for _, each in bench.sent() if isinstance(each, SessionCall)]
+    """The one consumer that was attached again since the last look, as all that there are."""
+    call, fence = [each for _, each in bench.sent() if isinstance(each, SessionCall)]
+    assert (call.verb, fence.verb) == ("consume", "counts")
     return call
 
 
@@ -337,7 +338,7 @@ def test_consumers_of_a_closed_channel_are_not_attached_again_and_those_of_other
     opened.moves("n2", 3)
     opened.entry.check_invariants()
     opened.accepts(3)
-    [asked] = [each for _, each in opened.sent() if isinstance(each, SessionCall) and each.session == 3]
+    asked, _ = [each for _, each in opened.sent() if isinstance(each, SessionCall) and each.session == 3]
     assert asked.consumer == ConsumerSpec("other", False, False)
 
 
@@ -365,9 +366,11 @@ def test_consumers_are_attached_at_every_master_before_the_publishes(opened: Ent
         "n2 publish 1: 2",
         "n3 open 2",
         "n3 consume 2",
+        "n3 counts 2",
         "n3 publish 2: 2 resent",
         "n3 open 3",
         "n3 consume 3",
+        "n3 counts 3",
         "n3 publish 3: 2 resent",
     ]
     assert opened.sink.cancelled == []
@@ -384,7 +387,7 @@ def test_only_a_move_cancels_a_consumer_that_asked_for_it(opened: EntryBench) ->
     assert opened.sink.cancelled == ["asked"]
     opened.sent()
     opened.accepts(3)
-    assert opened.told() == ["n3 consume 3"]
+    assert opened.told() == ["n3 consume 3", "n3 counts 3"]
 
 
 def test_a_consumer_that_the_next_master_will_not_have_is_cancelled(opened: EntryBench) -> None:
@@ -397,7 +400,7 @@ def test_a_consumer_that_the_next_master_will_not_have_is_cancelled(opened: Entr
     assert opened.sink.cancelled == ["tag"]
     opened.moves("n2", 3)
     opened.accepts(3)
-    assert opened.told() == ["n2 open 3"]
+    assert opened.told() == ["n2 open 3", "n2 counts 3"]
 
 
 def test_a_consumer_that_the_next_master_takes_goes_on(opened: EntryBench) -> None:
@@ -442,7 +445,7 @@ def test_a_consumer_cancelled_between_sessions_is_just_not_attached_again(opened
     assert not opened.entry.drop_consumer(QUEUE, key)
     opened.link_comes("n2")
     opened.accepts(2)
-    assert opened.told() == ["n2 open 2"]
+    assert opened.told() == ["n2 open 2", "n2 counts 2"], "it had some, and says that these are all: none"
 
 
 def test_a_consumer_that_its_queue_or_the_deletion_ends_is_told_once(opened: EntryBench) -> None:
@@ -527,4 +530,4 @@ def test_a_queue_here_that_fails_while_consumers_come_back_leaves_them_to_the_ne
     assert len(opened.failures) == 1, "it is left alone after the first"
     opened.moves("n3", 3)
     opened.accepts(3)
-    assert opened.told() == ["n3 open 3", "n3 consume 3", "n3 consume 3"]
+    assert opened.told() == ["n3 open 3", "n3 consume 3", "n3 consume 3", "n3 counts 3"]
