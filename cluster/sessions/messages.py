@@ -30,8 +30,8 @@ class SessionOpen:
     #: Messages of a channel after which the master grants as many more (`node.flow.credit`): the entry node's choice,
     #: because it has to fit the credit that it lets its channels begin with.
     more_credit_after: int
-    #: Channels of the entry node have consumed from the queue, in whatever session. Then the consumers that are left are
-    #: the first that it names in this one, and something else follows, if only a question: these were all.
+    #: Channels of the entry node have consumed from the queue, in whatever session. Then it names first the consumers
+    #: that are left, and something else follows, if only a question: these were all.
     has_consumed: bool = False
 
 
