@@ -27,7 +27,7 @@ def consumed_in_secret(node: Node) -> Iterator[str]:
     runtime = node.runtime
     for queue_id in (*runtime.deletions._noting, *runtime.gateway._entry.consumed_queues()):
         queue = runtime.metadata.topology.queue_by_id(queue_id)
-        if queue is not None and queue.auto_delete and not queue.was_consumed:
+        if queue is not None and queue.auto_delete and queue.exclusive_owner is None and not queue.was_consumed:
             yield queue.name
 
 

@@ -42,8 +42,11 @@ def test_a_consumer_that_was_refused_was_none(founded_lab: Lab, is_tried: bool, 
     assert lab.ready("n1", "q") == COUNT
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_whose_master_is_lost_before_it_could_tell_of_the_consumer_may_stay(founded_lab: Lab, is_cut: bool) -> None:
+def test_whose_master_is_lost_before_it_could_tell_of_the_consumer_may_stay(
+    founded_lab: Lab, is_cut: bool, is_killed: bool
+) -> None:
     lab = founded_lab
     lab.change("n1", ChangeTopology(DeclareQueue("/", "q", durable=True, auto_delete=True), NodeName("n1")))
     lab.until_converged()
@@ -56,5 +59,9 @@ def test_whose_master_is_lost_before_it_could_tell_of_the_consumer_may_stay(foun
         await asyncio.sleep(0.5)
 
     lab.use_channel("n1", consume)
-    lab.cluster.kill("n1")
+    if is_killed:
+        lab.cluster.kill("n1")
+    else:
+        lab.cluster.machines["n1"].disk.fail_writes = "/raft/"
+        lab.pass_time(30)
     assert list(lab.cluster.consumed_in_secret) == (["q"] if is_cut else [])
