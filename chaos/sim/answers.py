@@ -23,13 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from chaos.history import Event, Kind
-from chaos.sim.client import CLOSED_BY_CLIENT, ClosedError
+from chaos.sim.client import CLOSED_BY_CLIENT, NOT_FOUND, ClosedError
 from chaos.sim.record_watch import Ignorance
 from chaos.sim.schedule import EXCLUSIVE, Personality
 
-CONNECTION_FORCED = 320
-ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED = 403, 404, 406
-NOT_ALLOWED, NOT_IMPLEMENTED, INTERNAL_ERROR = 530, 540, 541
 #: What the broker says of a queue whose master is down, moves, or says nothing: it is there, and out of reach.
 OUT_OF_REACH = ("inaccessible", "did not answer in time", "is changing its master", "changes its master")
 #: Of a node that stops, or pauses.
@@ -43,6 +40,12 @@ _QUEUE = re.compile(r"queue 'q(\d+)'")
 _OTHERS = re.compile(r"no queue '|no exchange '(?!fan )|the queue has been deleted")
 #: Publishers of the workload; others publish in transactions, or in the end.
 PUBLISHERS_END = 100
+
+
+def is_missing(error: BaseException) -> bool:
+    """There is no such thing, the broker says."""
+    is_not_found = isinstance(error, ClosedError) and error.code == NOT_FOUND
+    return is_not_found and not any(text in str(error) for text in OUT_OF_REACH)
 
 
 class Missed(NamedTuple):

@@ -25,6 +25,9 @@ from chaos.sim.sockets import SimulatedTransport, connect
 PERSISTENT = 2
 #: Reply code of who closes without an error.
 CLOSED_BY_CLIENT = 200
+#: And of errors: somebody else consumes, or exclusively; there is no such thing; a condition does not hold; the broker
+#: does not do this.
+ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, NOT_IMPLEMENTED = 403, 404, 406, 540
 FRAME_MAX_BYTES = 128 * 1024
 #: A broker that says nothing for twice as long is dead: its machine may have gone without a word.
 HEARTBEAT_S = 6

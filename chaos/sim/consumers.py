@@ -12,7 +12,15 @@ from typing import Any
 
 from chaos.analysis.reference import AttemptKey
 from chaos.history import Kind, ProcessLog, ProcKind
-from chaos.sim.client import Channel, ClosedError, Delivered, ProtocolError, open_connection
+from chaos.sim.client import (
+    ACCESS_REFUSED,
+    NOT_IMPLEMENTED,
+    Channel,
+    ClosedError,
+    Delivered,
+    ProtocolError,
+    open_connection,
+)
 from chaos.sim.schedule import EXCLUSIVE, FIRST, TOLD
 from chaos.sim.workload import (
     ANSWER_TIMEOUT_S,
@@ -28,10 +36,6 @@ from chaos.workload.message_id import MessageId, decode_body
 
 #: What a consumer of each kind asks for by arguments.
 _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {FIRST: {"x-priority": 5}, TOLD: {"x-cancel-on-ha-failover": True}}
-#: Somebody else consumes from the queue, or exclusively.
-ACCESS_REFUSED = 403
-#: The broker does not do this.
-NOT_IMPLEMENTED = 540
 
 #: A consumer asks so long after an acknowledgement for an answer that proves it.
 PROOF_DELAY_S = 0.2

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Awaitable
 from itertools import count
 
+from chaos.sim.answers import is_missing
 from chaos.sim.client import Channel, ClosedError
 from chaos.sim.consumers import Visitor
 from chaos.sim.stage import Stage
-from chaos.sim.wiring import is_missing
 from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE
 
 #: Between two declarations.

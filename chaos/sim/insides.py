@@ -25,7 +25,7 @@ def consumed_in_secret(node: Node) -> Iterator[str]:
     """Auto-delete queues that had a consumer here, of which the cluster has yet to decide to know. A node that ends by
     itself has given up noting it."""
     runtime = node.runtime
-    for queue_id in (*runtime.deletions._noting, *runtime.gateway._entry.consumed_queues()):
+    for queue_id in runtime.gateway._entry.consumed_queues():
         queue = runtime.metadata.topology.queue_by_id(queue_id)
         if queue is not None and queue.auto_delete and queue.exclusive_owner is None and not queue.was_consumed:
             yield queue.name

@@ -144,11 +144,7 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
         if event.kind == Kind.PROMOTE:
             epochs.setdefault(event.queue_id, []).append(event.t_hi_us)
             elections.setdefault(event.queue_id, []).append((event.t_hi_us, event.epoch or 0))
-    entries = {
-        event.channel_id: circumstances.nodes[event.node_id]
-        for event in events
-        if event.kind == Kind.CONN_OPEN and event.node_id is not None and event.node_id < len(circumstances.nodes)
-    }
+    entries = entries_of(events, circumstances.nodes)
     found: list[Violation] = []
     for key, story in stories(events).items():
         findings = findings_of_attempt(story)
@@ -181,6 +177,15 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
     if incomplete:
         found.append(Violation("harness", f"{incomplete} logs with holes or without an end"))
     return found
+
+
+def entries_of(events: Iterable[Event], nodes: Sequence[str]) -> dict[int | None, str]:
+    """Channel of a client -> which of the ``nodes`` it led to, by their `Event.node_id`, as far as that is known."""
+    return {
+        event.channel_id: nodes[event.node_id]
+        for event in events
+        if event.kind == Kind.CONN_OPEN and event.node_id is not None and event.node_id < len(nodes)
+    }
 
 
 def _handed_out_too_early(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from chaos.sim.answers import NOT_FOUND, OUT_OF_REACH
+from chaos.sim.answers import is_missing
 from chaos.sim.client import Channel, ClosedError
 from chaos.sim.consumers import Visitor
 from chaos.sim.stage import Stage
@@ -53,7 +53,7 @@ class Keeper:
             try:
                 await channel.declare(name, auto_delete=True, passive=True)
             except ClosedError as error:
-                if error.code == NOT_FOUND and not any(text in str(error) for text in OUT_OF_REACH):
+                if is_missing(error):
                     self._lost(name, channel, began_us, is_over)
                 raise
             self._stage.sightings.note("an auto-delete queue was kept")

@@ -26,7 +26,7 @@ from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.ending import Ending
 from chaos.sim.happenings import Happening
 from chaos.sim.insides import route_to
-from chaos.sim.judge import Circumstances, HandOut, Violation, judge
+from chaos.sim.judge import Circumstances, HandOut, Violation, entries_of, judge
 from chaos.sim.link_sizes import sizes_of_links
 from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
 from chaos.sim.raft_watch import RaftWatch
@@ -314,17 +314,11 @@ class Run:
         if self.world.settled:
             self.stage.sightings.note("an acknowledgement was proven")
         self.records.finish()
-        for violation in judge(history.events, self._circumstances())[:VIOLATIONS_MAX]:
+        circumstances = self._circumstances()
+        for violation in judge(history.events, circumstances)[:VIOLATIONS_MAX]:
             self.stage.found(violation)
-        self.world.answers.judge(history.events, self._entries(), self.records.ignorance)
-
-    def _entries(self) -> dict[int | None, str]:
-        """Channel of a client -> the node that it led to."""
-        return {
-            event.channel_id: self.world.nodes[event.node_id][0]
-            for event in self.world.history.events
-            if event.kind == Kind.CONN_OPEN and event.node_id is not None
-        }
+        entries = entries_of(history.events, circumstances.nodes)
+        self.world.answers.judge(history.events, entries, self.records.ignorance)
 
     def _circumstances(self) -> Circumstances:
         return Circumstances(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chaos.sim.client import Channel, ClosedError
+from chaos.sim.client import PRECONDITION_FAILED, Channel, ClosedError
 from chaos.sim.declaring import Declarer
 from chaos.sim.hostile import propose_hostile
 from chaos.sim.keepers import Keeper
@@ -19,8 +19,6 @@ from chaos.sim.wiring import Wiring
 from chaos.sim.workload import TROUBLE
 from cluster.transport.admin_port import AdminPort
 
-#: A condition of a deletion does not hold.
-PRECONDITION_FAILED = 406
 #: What was asked for will not be done: no such queue, it is another connection's, or a condition does not hold.
 REFUSALS = frozenset({404, 405, PRECONDITION_FAILED})
 #: Of what has not come to an end.

@@ -23,16 +23,14 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
-from chaos.sim.answers import OUT_OF_REACH
-from chaos.sim.client import Channel, ClosedError, Delivered
+from chaos.sim.answers import is_missing
+from chaos.sim.client import NOT_FOUND, PRECONDITION_FAILED, Channel, ClosedError, Delivered
 from chaos.sim.consumers import Visitor
 from chaos.sim.schedule import ARGUED, BY_POLICY, DIRECT, HEADERS, TOPIC
 from chaos.sim.stage import VHOST, Stage
 from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE
 from cluster.metadata.records import PolicyRecord
 
-NOT_FOUND = 404
-PRECONDITION_FAILED = 406
 KEY = "key"
 #: Between two publishes.
 PAUSE_S = 0.2
@@ -73,12 +71,6 @@ def a_way(kind: str, exchange: str, number: int) -> Way:
         wanted = {"number": number, "what": "wired"}
         return Way(exchange, KEY, {**wanted, "more": "than that"}, arguments={**wanted, "x-match": "all"})
     return Way(exchange, f"{KEY} {number}", binding_key=f"{KEY} {number}")
-
-
-def is_missing(error: BaseException) -> bool:
-    """There is no such thing, the broker says."""
-    is_not_found = isinstance(error, ClosedError) and error.code == NOT_FOUND
-    return is_not_found and not any(text in str(error) for text in OUT_OF_REACH)
 
 
 class Wiring:

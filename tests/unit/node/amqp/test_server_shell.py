@@ -168,13 +168,18 @@ async def test_an_answer_that_comes_before_the_broker_has_closed_does_not_keep_i
     assert broker.connections[0].is_closed
 
 
+async def hold_message_and_call(client: Client, broker: ObservedBroker) -> None:
+    """The client has a message of ``q`` that it has not settled, and waits for an answer."""
+    await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q"), data=publish_bytes(1))
+    broker.hold_calls = asyncio.Event()
+    await client.send(Queue.Declare(queue="other"))
+
+
 async def test_a_server_that_stops_and_waits_for_no_call_any_more_gives_all_back(
     client: Client, broker: ObservedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node may go on, with other clients, when its pause has ended."""
-    await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q"), data=publish_bytes(1))
-    broker.hold_calls = asyncio.Event()
-    await client.send(Queue.Declare(queue="other"))
+    await hold_message_and_call(client, broker)
     monkeypatch.setattr(client.server, "_config", AmqpServerConfig(stop_timeout_s=0))
     await client.server.stop()
     await client.settle()
@@ -186,9 +191,7 @@ async def test_a_server_that_stops_does_not_wait_long_for_a_call(
     client: Client, broker: ObservedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may wait for a queue that nobody serves, and what supervises the node has less patience."""
-    await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q"), data=publish_bytes(1))
-    broker.hold_calls = asyncio.Event()
-    await client.send(Queue.Declare(queue="other"))
+    await hold_message_and_call(client, broker)
     monkeypatch.setattr(client.server, "_config", AmqpServerConfig(calls_timeout_s=0))
     stop = asyncio.create_task(client.server.stop())
     await client.settle()
