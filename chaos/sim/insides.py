@@ -22,10 +22,11 @@ def vhost_stores(node: Node) -> Iterator[VhostStore]:
 
 
 def consumed_in_secret(node: Node) -> Iterator[str]:
-    """Auto-delete queues that had a consumer here, of which the cluster has yet to decide to know. A node that ends by
-    itself has given up noting it."""
+    """Auto-delete queues that had a consumer here, of which the cluster is being told, and has yet to decide to know.
+    A node that ends by itself has given up telling, so all count of which it knows by itself."""
     runtime = node.runtime
-    for queue_id in runtime.gateway._entry.consumed_queues():
+    known = runtime.gateway._entry.consumed_queues() if runtime.background.is_stopping else runtime.deletions._noting
+    for queue_id in known:
         queue = runtime.metadata.topology.queue_by_id(queue_id)
         if queue is not None and queue.auto_delete and queue.exclusive_owner is None and not queue.was_consumed:
             yield queue.name
