@@ -78,8 +78,9 @@ class Settling:
         session = self._world.session_of(self._entry, self._queue)
         for key, at_us, session_then in asked:
             if session_then == session:
-                settlement = Settlement(at_us, self._log.now_us(), session_then.epoch)
-                self._world.settled.setdefault(key, settlement)
+                began_us = int(session_then.began_s * 1e6)
+                settlement = Settlement(at_us, self._log.now_us(), session_then.epoch, began_us)
+                self._world.settled.setdefault(key, []).append(settlement)
 
 
 class Consumer(Client):

@@ -115,8 +115,8 @@ class Circumstances:
     transient: AbstractSet[AttemptKey] = frozenset()
     #: Attempts that are confirmed together with others.
     joint: AbstractSet[AttemptKey] = frozenset()
-    #: Attempts that were settled for sure.
-    settled: Mapping[AttemptKey, Settlement] = field(default_factory=dict)
+    #: Attempts that were settled for sure, in the order of time.
+    settled: Mapping[AttemptKey, Sequence[Settlement]] = field(default_factory=dict)
     #: Attempts -> each time that they were handed out, in the order of time.
     hand_outs: Mapping[AttemptKey, Sequence[HandOut]] = field(default_factory=dict)
     #: For each node the times at which a life of it ended, and those at which it lost what was not synced.
@@ -351,7 +351,8 @@ def _has_come_back(
     A message is nobody else's while a channel holds it, so the acknowledgement found it in that channel's hands, and
     from then on it was gone. ``t_lo_us`` of a delivery is when the broker has sent it.
     """
-    settled, queue = circumstances.settled.get(key), key[0]
+    queue, hand_outs = key[0], circumstances.hand_outs.get(key, ())
+    settled = next((each for each in circumstances.settled.get(key, ()) if _has_found_it(each, hand_outs)), None)
     if settled is None:
         return False
     assert queue is not None, "a story has a queue"
@@ -360,7 +361,6 @@ def _has_come_back(
     others_us = min((at_us for at_us in ends_us if at_us >= settled.acked_us), default=_NEVER_US)
     if not any(settled.acked_us < at_us < others_us for at_us in sent_us):
         return False
-    hand_outs = circumstances.hand_outs.get(key, ())
     if any(settled.acked_us < at_us < others_us and epoch >= settled.epoch for at_us, epoch, *_ in hand_outs):
         return True
     # Each delivery needs a time of its own that came before it.
@@ -369,6 +369,13 @@ def _has_come_back(
         for position, at_us in enumerate(sent_us)
         if at_us < others_us
     )
+
+
+def _has_found_it(settled: Settlement, hand_outs: Sequence[HandOut]) -> bool:
+    """The acknowledgement came to who had handed the message out. What is written late may be from the session before,
+    whose acknowledgements go nowhere. Nothing is acknowledged that was not handed out at all."""
+    earlier = [each for each in hand_outs if each.at_us <= settled.acked_us]
+    return not earlier or any(each.epoch == settled.epoch and each.at_us >= settled.began_us for each in earlier)
 
 
 def _ends_of_master(circumstances: Circumstances, queue: int, at_us: int) -> list[int]:

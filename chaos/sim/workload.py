@@ -76,12 +76,15 @@ class SessionMark(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """An acknowledgement that the master in service has taken for sure. Times in microseconds."""
+    """An acknowledgement that the master in service has taken for sure, if it is of what it has handed out in that
+    session. Times in microseconds."""
 
     acked_us: int
     proven_us: int
     #: Of that master.
     epoch: int
+    #: When the session began.
+    began_us: int = 0
 
 
 class Surroundings:
@@ -101,8 +104,8 @@ class Surroundings:
         self.transient: set[AttemptKey] = set()
         #: Attempts that are confirmed together with others: to other queues, or of the same transaction.
         self.joint: set[AttemptKey] = set()
-        #: Attempts that were settled for sure.
-        self.settled: dict[AttemptKey, Settlement] = {}
+        #: Attempts that were settled for sure, and how often they may have been.
+        self.settled: dict[AttemptKey, list[Settlement]] = {}
         #: Which session the node at a position has with the master in service of a queue; ``None``: with none.
         self.session_of: Callable[[int, int], SessionMark | None] = lambda _entry, _queue: None
         #: Hears what has just happened to some client and queue: "confirm" or "deliver".

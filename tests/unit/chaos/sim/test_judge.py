@@ -292,7 +292,7 @@ def test_what_somebody_has_heard_is_flagged_from_then_on(
 
 
 def test_what_was_settled_for_sure_never_comes_again_in_its_epoch() -> None:
-    settled = {KEY: SETTLED}
+    settled = {KEY: [SETTLED]}
 
     def story() -> Story:
         return confirmed().tell(Kind.DELIVER, Kind.ACK_SENT)
@@ -318,7 +318,7 @@ def test_a_master_that_goes_on_with_what_its_disk_has_may_have_lost_an_acknowled
 ) -> None:
     story = confirmed().tell(Kind.DELIVER, Kind.ACK_SENT).tell(Kind.DELIVER, redelivered=True)
     holders = {0: [Holders(0, "n1", ("n1", "n2"), False), Holders(6_000_000, "n2", ("n2",), False)]}
-    assert kinds(story, settled={KEY: SETTLED}, holders=holders, given_up={0: [given_up]}) == found
+    assert kinds(story, settled={KEY: [SETTLED]}, holders=holders, given_up={0: [given_up]}) == found
 
 
 FIRST = HandOut(2_500_000, 2)
@@ -348,13 +348,31 @@ def test_what_comes_again_after_it_was_settled_must_have_been_handed_out_by_some
 ) -> None:
     story = confirmed().tell(Kind.DELIVER, Kind.ACK_SENT).tell(Kind.DELIVER, redelivered=True)
     hand_outs = sorted([FIRST, hand_out] if hand_out else [FIRST])
-    assert kinds(story, settled={KEY: SETTLED}, hand_outs={KEY: hand_outs}) == found
+    assert kinds(story, settled={KEY: [SETTLED]}, hand_outs={KEY: hand_outs}) == found
+
+
+@pytest.mark.parametrize(
+    ("settled", "found"),
+    [
+        (SETTLED._replace(epoch=3), []),
+        (SETTLED._replace(began_us=FIRST.at_us + 1), []),
+        (SETTLED._replace(began_us=FIRST.at_us), ["resurrected"]),
+    ],
+    ids=["by the master before", "in the session before", "in this session"],
+)
+def test_an_acknowledgement_of_what_was_handed_out_before_the_session_settles_nothing(
+    settled: Settlement, found: list[str]
+) -> None:
+    """It was on its way to the consumer when the session began, and the acknowledgement is nobody's."""
+    again = HandOut(4_500_000, settled.epoch, is_flagged=True)
+    story = confirmed().tell(Kind.DELIVER, Kind.ACK_SENT).tell(Kind.DELIVER, redelivered=True)
+    assert kinds(story, settled={KEY: [settled]}, hand_outs={KEY: [FIRST, again]}) == found
 
 
 def test_each_time_that_a_message_is_handed_out_excuses_one_delivery() -> None:
     story = confirmed().tell(Kind.DELIVER, Kind.ACK_SENT).tell(Kind.DELIVER, Kind.DELIVER, redelivered=True)
     hand_outs = {KEY: [FIRST, HandOut(4_500_000, 1)]}
-    assert kinds(story, settled={KEY: SETTLED}, hand_outs=hand_outs) == ["resurrected"]
+    assert kinds(story, settled={KEY: [SETTLED]}, hand_outs=hand_outs) == ["resurrected"]
 
 
 @pytest.mark.parametrize("refusal", [Kind.NACK, Kind.RETURN])
