@@ -209,11 +209,13 @@ def different_bytes(cluster: SimulatedCluster) -> str:
 
 def masters(cluster: SimulatedCluster) -> dict[int, tuple[str, int]]:
     """Master and epoch of every queue that has come to stay: a master that its policy does not list (``ha-mode =
-    nodes``) waits only until a listed mirror is synchronised, and what takes messages out may synchronise it."""
+    nodes``) waits only until a listed mirror is synchronised, and what takes messages out may synchronise it. An
+    auto-delete queue may stay or go if its master ended before all knew that it was consumed."""
     state = next(iter(cluster.nodes.values())).runtime.metadata.state
     staying: dict[int, tuple[str, int]] = {}
     for queue in state.topology.all_queues():
         record, policy = state.masterships[queue.queue_id], policy_of(state, queue)
-        if policy.get("ha-mode") != "nodes" or record.master in policy["ha-params"]:
+        has_arrived = policy.get("ha-mode") != "nodes" or record.master in policy["ha-params"]
+        if has_arrived and queue.name not in cluster.consumed_in_secret:
             staying[int(queue.queue_id)] = (record.master, record.epoch)
     return staying

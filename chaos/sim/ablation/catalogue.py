@@ -300,6 +300,27 @@ _ALL = (
         "full_links",
     ),
     Safeguard(
+        sessions.shares_are_dealt_whole,
+        "A channel is given what it is given of a queue in the order of the queue, whichever of its consumers has it.",
+        "messages from overtaking one another on a channel",
+        "node.queues.outgoing",
+        "work",
+    ),
+    Safeguard(
+        sessions.early_deliveries_are_overtaken,
+        "What a channel is delivered of a queue waits behind what its new consumer was delivered early.",
+        "the same, while a second consumer begins",
+        "cluster.sessions.early",
+        "work",
+    ),
+    Safeguard(
+        sessions.attaching_is_not_awaited,
+        "An auto-delete queue stays until every node that had consumers of it has named them.",
+        "queues that somebody consumes",
+        "cluster.sessions.host",
+        "keepers",
+    ),
+    Safeguard(
         metadata.votes_before_they_are_kept,
         "A vote is answered when it is on disk.",
         "two leaders in a term",

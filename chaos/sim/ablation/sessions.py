@@ -1,13 +1,20 @@
-"""Safeguards of the sessions between channels and the masters of their queues, taken away: who consumes, and how
-much of a link is for them."""
+"""Safeguards of the sessions between channels and the masters of their queues, taken away: who consumes, in which
+order, and how much of a link is for them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from chaos.sim.ablation.safeguard import Patches
 from cluster.runtime.switchboard import OutgoingFrames, Switchboard
 from cluster.sessions.consumers import ChannelConsumers
+from cluster.sessions.early import EarlyDeliveries, EarlyDelivery
+from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import SessionReply
 from cluster.sessions.routes import Route
+from node.queues.backing_queue import Delivery
+from node.queues.consumers import Consumer, deal
+from node.queues.outgoing import Outgoing
 
 
 def consumers_stay_behind(patches: Patches) -> None:
@@ -42,3 +49,30 @@ def publishes_ignore_links(patches: Patches) -> None:
 def nobody_hears_of_room(patches: Patches) -> None:
     """Who has found a link full waits, and is not told that it is full no longer."""
     patches.setattr(Switchboard, "on_link_room", lambda _self, _peer: None)
+
+
+def shares_are_dealt_whole(patches: Patches) -> None:
+    """Each consumer is given its share at once, also if another one of its channel is to have what is in between."""
+
+    def deal_whole(self: Outgoing, consumers: Sequence[Consumer], deliveries: Sequence[Delivery]) -> None:
+        for position, consumer in enumerate(consumers[: len(deliveries)]):
+            self.deliver(consumer, deal(deliveries, len(consumers), position))
+
+    patches.setattr(Outgoing, "deal", deal_whole)
+
+
+def early_deliveries_are_overtaken(patches: Patches) -> None:
+    """Only what is for the consumer that is being started waits, and nothing behind it."""
+
+    def keeps(self: EarlyDeliveries, early: EarlyDelivery) -> bool:
+        if early.consumer_tag not in self._starting:
+            return False
+        self._kept.append(early)
+        return True
+
+    patches.setattr(EarlyDeliveries, "keeps", keeps)
+
+
+def attaching_is_not_awaited(patches: Patches) -> None:
+    """A node that had consumers of a queue is not waited for until it has named them."""
+    patches.setattr(SessionHost, "is_attaching", lambda _self, _queue_id: False)

@@ -25,10 +25,11 @@ def modules_after(code: str) -> set[str]:
 @pytest.mark.parametrize(
     "start",
     [
-        "import cluster.__main__, cluster.daemon",
-        "from chaos.cli import main; main.get_command(None, 'node'); import cluster.daemon",
+        pytest.param("import cluster.__main__, cluster.daemon", id="python -m cluster", marks=pytest.mark.slow),
+        pytest.param(
+            "from chaos.cli import main; main.get_command(None, 'node'); import cluster.daemon", id="warren node"
+        ),
     ],
-    ids=["python -m cluster", "warren node"],
 )
 def test_a_node_loads_nothing_of_the_laboratory(start: str) -> None:
     loaded = modules_after(start)

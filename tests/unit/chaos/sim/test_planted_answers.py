@@ -18,8 +18,6 @@ from cluster.sessions.host import MasterSession
 from node.amqp.channel import ChannelMachine
 from node.amqp.connection import ConnectionMachine
 from node.errors import ChannelError
-from node.queues.events import QueueEffect
-from node.queues.outgoing import Outgoing
 from node.queues.queue_flow import QueueFlow
 from node.queues.queue_process import QueueProcess
 from node.topology.records import QueueRecord
@@ -100,22 +98,6 @@ def test_an_error_without_a_reason_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(asked) > 1
 
 
-def test_what_is_grouped_by_consumer_is_out_of_order_on_a_channel(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Outgoing.take
-
-    def take_grouped(self: Outgoing, *arguments: Any) -> list[QueueEffect]:
-        groups: dict[int, Any] = {}
-        for consumer, deliveries in self._runs:
-            groups.setdefault(id(consumer), (consumer, []))[1].extend(deliveries)
-        self._runs = list(groups.values())
-        return take(self, *arguments)
-
-    seed = draw(11, scenario="work")
-    assert said(seed) == ""
-    monkeypatch.setattr(Outgoing, "take", take_grouped)
-    assert "overtook one another" in said(seed)
-
-
 def test_what_a_master_takes_out_of_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     fetch = MirroredQueue.fetch
     behind = schedule(publish(100), (500, "consume", 0, 0))
@@ -136,6 +118,21 @@ def test_a_queue_that_goes_though_its_consumer_may_return_is_found(monkeypatch: 
     assert "kept: k" in said(seed)
 
 
+#: A queue that is left by everybody, of which some could not consume: it is another's alone.
+LEFT = schedule(
+    (100, "consume", 0, 0),
+    (200, "consume", 1, 0),
+    *(publish(at_ms) for at_ms in range(300, 900, 100)),
+    (900, "restart_consumer", 1, 0),
+    consumers=2,
+    consumer_kinds=("exclusive",),
+)
+
+
+def test_clients_leave_nothing_behind_in_a_sound_node() -> None:
+    assert said(LEFT) == ""
+
+
 @pytest.mark.parametrize(
     ("owner", "method", "remains"),
     [
@@ -147,15 +144,5 @@ def test_a_queue_that_goes_though_its_consumer_may_return_is_found(monkeypatch: 
 def test_what_clients_leave_behind_in_a_node_is_found(
     owner: type, method: str, remains: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue that is left by everybody, of which some could not consume: it is another's alone."""
-    left = schedule(
-        (100, "consume", 0, 0),
-        (200, "consume", 1, 0),
-        *(publish(at_ms) for at_ms in range(300, 900, 100)),
-        (900, "restart_consumer", 1, 0),
-        consumers=2,
-        consumer_kinds=("exclusive",),
-    )
-    assert said(left) == ""
     monkeypatch.setattr(owner, method, lambda *_: None)
-    assert remains in said(left)
+    assert remains in said(LEFT)

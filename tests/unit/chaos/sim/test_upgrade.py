@@ -21,7 +21,6 @@ from cluster.runtime.protocol_watch import ProtocolWatch
 from node.ids import Incarnation, NodeName
 from node.store.disk.disk import write_durably
 from node.topology.commands import DeclareQueue
-from tests.support.amounts import slow
 from tests.support.sim_lab import NAMES, PATIENCE_S, Lab
 from tests.support.simulated import schedule
 
@@ -216,7 +215,8 @@ def test_a_node_stops_at_what_it_does_not_know_and_the_others_go_on(loop: Simula
     lab.until_converged()
 
 
-@pytest.mark.parametrize("seed", [5, slow(16)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [5, 16])
 def test_nothing_is_lost_on_the_way(seed: int) -> None:
     """A seed of the campaign in which all nodes are upgraded, one after the other, among faults."""
     schedule = draw_schedule(seed)
