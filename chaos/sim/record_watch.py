@@ -111,6 +111,8 @@ class RecordWatch:
         self.told: Callable[[str, str], None] = lambda _text, _master: None
         #: Node and life -> how far it had applied the log when it was looked at, and whether it served clients.
         self._looked_at: dict[tuple[str, int], tuple[int, bool]] = {}
+        #: The same, while it carries out a command in pieces -> since when: what that takes away is gone from then on.
+        self._changing_since: dict[tuple[str, int], int] = {}
         #: The same -> how far it had applied the log when its queues were looked at.
         self._queues_looked_at: dict[tuple[str, int], int] = {}
         #: The same -> the epochs it had reached.
@@ -316,10 +318,14 @@ class RecordWatch:
         """Cheap unless the node has applied something since the last look, or has begun or ended to serve clients. To
         be called whenever it has."""
         state = node.runtime.metadata.state
+        if state.is_changing:
+            self._changing_since.setdefault((name, life), self._log.now_us())
+            return
         now = state.applied_index, node.clients.is_serving
         before = self._looked_at.get((name, life))
-        if before == now or state.is_changing or self.is_alone(name):
+        if before == now or self.is_alone(name):
             return
+        since_us = self._changing_since.pop((name, life), self._log.now_us())
         if before is not None and now[0] < before[0]:
             # It has given up its log for that of a cluster which goes on, and reads that from the beginning.
             self._epochs_of_lives.pop((name, life), None)
@@ -341,12 +347,12 @@ class RecordWatch:
                 text = f"queue {queue_id}, epoch {record.epoch}: {name} has {record.master}, others {master}"
                 self._violate("two masters", text)
         if node.clients.is_serving:
-            self._look_at_queues((name, life), state, self._queues_looked_at.get((name, life), 0))
+            self._look_at_queues((name, life), state, self._queues_looked_at.get((name, life), 0), since_us)
             self._queues_looked_at[name, life] = state.applied_index
 
-    def _look_at_queues(self, life: tuple[str, int], state: MetadataState, before_index: int) -> None:
+    def _look_at_queues(self, life: tuple[str, int], state: MetadataState, before_index: int, since_us: int) -> None:
         """Which of the workload's queues this node's clients can reach, and which have gone or come since the node
-        was looked at when it had applied ``before_index``."""
+        was looked at when it had applied ``before_index``; not before ``since_us``, as far as this node goes."""
         now: dict[int, QueueId] = {}
         for queue in state.topology.all_queues():
             number = self._queue_number(queue.name)
@@ -360,14 +366,16 @@ class RecordWatch:
         if before is not None and before != now:
             for number in {**before, **now}:
                 if before.get(number) != now.get(number):
-                    self._learned(life, number, before_index, is_there=number in now)
+                    self._learned(life, number, before_index, since_us, is_there=number in now)
 
-    def _learned(self, life: tuple[str, int], number: int, before_index: int, *, is_there: bool) -> None:
+    def _learned(
+        self, life: tuple[str, int], number: int, before_index: int, since_us: int, *, is_there: bool
+    ) -> None:
         now_us = self._log.now_us()
         unheard = (at_us for at, at_us in self._decisions.get(number, ()) if at > before_index)
         from_us = self._absent_since.pop((life, number), None)
         if from_us is None:
-            from_us = next(unheard, now_us)
+            from_us = min(since_us, next(unheard, now_us))
         if not is_there:
             self._absent_since[life, number] = now_us
         self.ignorance.setdefault(number, []).append(Ignorance(from_us, now_us, life[0]))

@@ -70,6 +70,26 @@ def test_a_queue_that_went_while_a_node_served_nobody_is_missed_when_it_serves_a
     assert [each.node for each in watch.ignorance[0]] == ["n1"]
 
 
+def test_a_queue_may_be_missed_from_the_first_piece_of_the_command_that_deletes_it() -> None:
+    """Whoever asks between two pieces hears that it is gone, before the last of them is carried out anywhere."""
+    queue = QueueRecord(QUEUE, "/", "q0", durable=True, exclusive_owner=None, auto_delete=False, arguments={})
+    loop = simulated_loop()
+    watch = RecordWatch(
+        MemoryHistory(loop).process(ProcKind.OBSERVER), lambda name: int(name[1:]), lambda _kind, _text: None
+    )
+    node = knowing(5, record(1, N1), queues=[queue], is_serving=True)
+    watch.look("n1", 1, node)
+    state = node.runtime.metadata.state
+    state.topology, state.is_changing = SimpleNamespace(all_queues=lambda: []), True
+    for second in (1, 2):
+        loop.run_until(second)
+        watch.look("n1", 1, node)
+    loop.run_until(3)
+    state.masterships, state.applied_index, state.is_changing = {}, 6, False
+    watch.look("n1", 1, node)
+    assert [(each.from_us, each.until_us) for each in watch.ignorance[0]] == [(1_000_001, 3_000_001)]
+
+
 def test_a_node_counts_as_dead_until_it_is_up_again() -> None:
     """Who hears late that it is down may act on that when it has long said that it lives."""
     loop = simulated_loop()
