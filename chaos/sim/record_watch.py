@@ -368,9 +368,7 @@ class RecordWatch:
                 if before.get(number) != now.get(number):
                     self._learned(life, number, before_index, since_us, is_there=number in now)
 
-    def _learned(
-        self, life: tuple[str, int], number: int, before_index: int, since_us: int, *, is_there: bool
-    ) -> None:
+    def _learned(self, life: tuple[str, int], number: int, before_index: int, since_us: int, *, is_there: bool) -> None:
         now_us = self._log.now_us()
         unheard = (at_us for at, at_us in self._decisions.get(number, ()) if at > before_index)
         from_us = self._absent_since.pop((life, number), None)
