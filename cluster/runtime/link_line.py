@@ -53,6 +53,10 @@ class LinkLine:
         if node in self._lines:
             self._turns.go_on_soon()
 
+    def clear(self) -> None:
+        """Whatever they wait for, they want it no more."""
+        self._lines.clear()
+
     def _next_goes_on(self) -> bool:
         for node, line in self._lines.items():
             if not self._is_full(node):

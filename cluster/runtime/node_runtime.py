@@ -282,6 +282,7 @@ class NodeRuntime:
         await self.background.stop()
         await self._give_up_all()
         await self.background.stop()  # what a queue that could not be closed has asked for
+        self.links.nobody_waits()
         self._recovery_worker.close()
         await self.sync_thread.stop()
         self._files.close()

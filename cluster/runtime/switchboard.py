@@ -132,6 +132,10 @@ class OutgoingFrames:
         waits, in one place. ``go_on`` does not raise."""
         self._line.wait(node, key, go_on)
 
+    def nobody_waits(self) -> None:
+        """The queues are closed. The links end without a word, so nobody would ever go on."""
+        self._line.clear()
+
     def is_up(self, node: NodeName) -> bool:
         return node in self._mesh.up_peers
 

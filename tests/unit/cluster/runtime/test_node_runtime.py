@@ -27,7 +27,7 @@ from cluster.runtime import membership
 from cluster.runtime.housekeeping import FILES_MIN, READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_role import MasterRole, MirrorRole
-from cluster.sessions.messages import SessionConfirm, SessionCredit, SessionOpen, SessionOpened
+from cluster.sessions.messages import SessionConfirm, SessionCredit, SessionOpen, SessionOpened, SessionReply
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.alarms.registry import Alarm
 from node.errors import ConnectionFailure, DiskFullError, OpenFilesError, StorageError
@@ -134,6 +134,24 @@ async def test_an_orderly_stop_tells_the_cluster_and_does_not_come_back(bench: R
     assert bench.record(queue_id).master == N2
     assert not bench.runtime.metadata.state.members[N1].is_up
     assert bench.log.proposed[-1] == NodeDown(N1, Incarnation(1), "shutdown")
+
+
+async def test_nobody_waits_for_a_link_behind_a_stop(bench: RuntimeBench) -> None:
+    """The links end after it, and nobody is told."""
+    bench.declare()
+    links = bench.runtime.links
+    links.deliver(N2, SessionReply(QueueId(1), 1, 1), 1)
+    await bench.settle()
+    bench.mesh.congested.add(N2)
+    gone_on: list[NodeName] = []
+    links.when_room(N2, "somebody", lambda: gone_on.append(N2))
+    links.check_invariants()
+    await bench.runtime.stop()
+    bench.mesh.congested.clear()
+    links.check_invariants()
+    links.room_came(N2)
+    await bench.settle()
+    assert gone_on == []
 
 
 async def test_the_last_node_to_stop_waits_for_nobody(bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch) -> None:
