@@ -38,6 +38,8 @@ _QUEUE = re.compile(r"queue 'q(\d+)'")
 #: What comes and goes beside that, and its own clients look at what they hear of it: queues, and exchanges but those of
 #: `chaos.sim.workload.fan_name`. The last is of a call that waited as its queue was deleted, and names none.
 _OTHERS = re.compile(r"no queue '|no exchange '(?!fan )|the queue has been deleted")
+#: An answer leaves after the turn that gave it, and perhaps the next one: two milliseconds each, at most.
+LEAVES_AFTER_US = 5_000
 #: Publishers of the workload; others publish in transactions, or in the end.
 PUBLISHERS_END = 100
 
@@ -136,7 +138,7 @@ class Answers:
     ) -> None:
         """When the run is over. ``entries``: which node each channel led to."""
         for at_us, node, queue, told in self._missed:
-            if not _has_lacked(ignorance.get(queue, ()), node, at_us, at_us):
+            if not _has_lacked(ignorance.get(queue, ()), node, at_us - LEAVES_AFTER_US, at_us):
                 self._violate("missing", f"{told}, at {at_us / 1e6:.4f} s; the node had it")
         published = {
             (event.queue_id, event.pub_id, event.seq, event.attempt): event.t_lo_us

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaos.history import Event, Kind, ProcKind
-from chaos.sim.answers import Answers
+from chaos.sim.answers import LEAVES_AFTER_US, Answers
 from chaos.sim.client import ClosedError
 from chaos.sim.loop import simulated_loop
 from chaos.sim.record_watch import Ignorance
@@ -120,7 +120,8 @@ def test_who_enters_a_vhost_may_find_it_gone(code: int, text: str) -> None:
         (Ignorance(AT_US - 5, AT_US, "n1"), True),
         (Ignorance(AT_US, AT_US + 5, "n1"), True),
         (Ignorance(AT_US - 5, AT_US + 5, "n2"), False),
-        (Ignorance(AT_US - 5, AT_US - 1, "n1"), False),
+        (Ignorance(AT_US - LEAVES_AFTER_US, AT_US - LEAVES_AFTER_US, "n1"), True),
+        (Ignorance(AT_US - 99_000, AT_US - LEAVES_AFTER_US - 1, "n1"), False),
         (Ignorance(AT_US + 1, AT_US + 5, "n1"), False),
     ],
 )
