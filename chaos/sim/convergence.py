@@ -20,6 +20,7 @@ from typing import Any
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.insides import contents, is_sealed, roles, route_to, served_consumers
 from chaos.sim.machine import DATA_DIR
+from chaos.sim.stage import queue_number
 from cluster.composition import Node
 from cluster.metadata.mastership import is_settled, placement_of
 from cluster.metadata.records import MastershipRecord
@@ -209,13 +210,13 @@ def different_bytes(cluster: SimulatedCluster) -> str:
 
 def masters(cluster: SimulatedCluster) -> dict[int, tuple[str, int]]:
     """Master and epoch of every queue that has come to stay: a master that its policy does not list (``ha-mode =
-    nodes``) waits only until a listed mirror is synchronised, and what takes messages out may synchronise it. An
-    auto-delete queue may stay or go if its master ended before all knew that it was consumed."""
+    nodes``) waits only until a listed mirror is synchronised, and what takes messages out may synchronise it. What is
+    there for a while only may stay or go, if nobody was told whether it was ever consumed."""
     state = next(iter(cluster.nodes.values())).runtime.metadata.state
     staying: dict[int, tuple[str, int]] = {}
     for queue in state.topology.all_queues():
         record, policy = state.masterships[queue.queue_id], policy_of(state, queue)
         has_arrived = policy.get("ha-mode") != "nodes" or record.master in policy["ha-params"]
-        if has_arrived and queue.name not in cluster.consumed_in_secret:
+        if has_arrived and queue_number(queue.name) is not None:
             staying[int(queue.queue_id)] = (record.master, record.epoch)
     return staying
