@@ -19,6 +19,7 @@ from chaos.sim.client import (
     ClosedError,
     Delivered,
     ProtocolError,
+    history_us,
     open_connection,
 )
 from chaos.sim.schedule import EXCLUSIVE, FIRST, TOLD
@@ -78,7 +79,7 @@ class Settling:
         session = self._world.session_of(self._entry, self._queue)
         for key, at_us, session_then in asked:
             if session_then == session:
-                began_us = int(session_then.began_s * 1e6)
+                began_us = history_us(session_then.began_s)
                 settlement = Settlement(at_us, self._log.now_us(), session_then.epoch, began_us)
                 self._world.settled.setdefault(key, []).append(settlement)
 

@@ -59,7 +59,7 @@ from typing import NamedTuple
 
 from chaos.analysis.reference import AttemptKey, findings_of_attempt, incomplete_logs, inversions, stories
 from chaos.history import Event, Kind
-from chaos.sim.record_watch import Holders, Ignorance, outlives
+from chaos.sim.record_watch import NEVER_US, Holders, Ignorance, outlives
 from chaos.sim.workload import Settlement
 
 
@@ -130,7 +130,6 @@ class Circumstances:
     is_flush: bool = False
 
 
-_NEVER_US = 1 << 62
 #: Findings that are violations by themselves; `lost` and `vanished` may be excused.
 _ALWAYS_WRONG = ("phantom", "duplicates_unflagged", "confirm_violations", "refused_but_delivered")
 
@@ -358,7 +357,7 @@ def _has_come_back(
     assert queue is not None, "a story has a queue"
     sent_us = sorted(event.t_lo_us for event in story if event.kind == Kind.DELIVER)
     ends_us = [*epochs, *_ends_of_master(circumstances, queue, settled.acked_us)]
-    others_us = min((at_us for at_us in ends_us if at_us >= settled.acked_us), default=_NEVER_US)
+    others_us = min((at_us for at_us in ends_us if at_us >= settled.acked_us), default=NEVER_US)
     if not any(settled.acked_us < at_us < others_us for at_us in sent_us):
         return False
     if any(settled.acked_us < at_us < others_us and epoch >= settled.epoch for at_us, epoch, *_ in hand_outs):

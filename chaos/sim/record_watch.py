@@ -49,7 +49,8 @@ from node.topology.commands import DeleteQueue
 
 #: What the policy keys mean if a policy does not have them.
 PROMOTE_BY_DEFAULT = {"failure": "always", "shutdown": "when-synced"}
-_NEVER_US = 2**62
+#: A time that does not come.
+NEVER_US = 2**62
 
 
 class Holders(NamedTuple):
@@ -202,8 +203,8 @@ class RecordWatch:
                 self._deleted(number, event.queue.queue_id, request)
         elif isinstance(event, MemberChanged):
             if event.new is None or not event.new.is_up:
-                self._up_again[event.node] = _NEVER_US
-            elif self._up_again.get(event.node) == _NEVER_US:
+                self._up_again[event.node] = NEVER_US
+            elif self._up_again.get(event.node) == NEVER_US:
                 self._up_again[event.node] = self._log.now_us()
             if event.new is None:
                 self._note("a node was forgotten")
@@ -325,7 +326,6 @@ class RecordWatch:
         before = self._looked_at.get((name, life))
         if before == now or self.is_alone(name):
             return
-        since_us = self._changing_since.pop((name, life), self._log.now_us())
         if before is not None and now[0] < before[0]:
             # It has given up its log for that of a cluster which goes on, and reads that from the beginning.
             self._epochs_of_lives.pop((name, life), None)
@@ -347,12 +347,13 @@ class RecordWatch:
                 text = f"queue {queue_id}, epoch {record.epoch}: {name} has {record.master}, others {master}"
                 self._violate("two masters", text)
         if node.clients.is_serving:
-            self._look_at_queues((name, life), state, self._queues_looked_at.get((name, life), 0), since_us)
+            self._look_at_queues((name, life), state, self._queues_looked_at.get((name, life), 0))
             self._queues_looked_at[name, life] = state.applied_index
+        self._changing_since.pop((name, life), None)
 
-    def _look_at_queues(self, life: tuple[str, int], state: MetadataState, before_index: int, since_us: int) -> None:
+    def _look_at_queues(self, life: tuple[str, int], state: MetadataState, before_index: int) -> None:
         """Which of the workload's queues this node's clients can reach, and which have gone or come since the node
-        was looked at when it had applied ``before_index``; not before ``since_us``, as far as this node goes."""
+        was looked at when it had applied ``before_index``."""
         now: dict[int, QueueId] = {}
         for queue in state.topology.all_queues():
             number = self._queue_number(queue.name)
@@ -366,14 +367,14 @@ class RecordWatch:
         if before is not None and before != now:
             for number in {**before, **now}:
                 if before.get(number) != now.get(number):
-                    self._learned(life, number, before_index, since_us, is_there=number in now)
+                    self._learned(life, number, before_index, is_there=number in now)
 
-    def _learned(self, life: tuple[str, int], number: int, before_index: int, since_us: int, *, is_there: bool) -> None:
+    def _learned(self, life: tuple[str, int], number: int, before_index: int, *, is_there: bool) -> None:
         now_us = self._log.now_us()
         unheard = (at_us for at, at_us in self._decisions.get(number, ()) if at > before_index)
         from_us = self._absent_since.pop((life, number), None)
         if from_us is None:
-            from_us = min(since_us, next(unheard, now_us))
+            from_us = min(self._changing_since.get(life, now_us), next(unheard, now_us))
         if not is_there:
             self._absent_since[life, number] = now_us
         self.ignorance.setdefault(number, []).append(Ignorance(from_us, now_us, life[0]))

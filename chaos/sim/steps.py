@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chaos.sim.client import PRECONDITION_FAILED, Channel, ClosedError
+from chaos.sim.client import NOT_FOUND, PRECONDITION_FAILED, Channel, ClosedError
 from chaos.sim.declaring import Declarer
 from chaos.sim.hostile import propose_hostile
 from chaos.sim.keepers import Keeper
@@ -20,7 +20,7 @@ from chaos.sim.workload import TROUBLE
 from cluster.transport.admin_port import AdminPort
 
 #: What was asked for will not be done: no such queue, it is another connection's, or a condition does not hold.
-REFUSALS = frozenset({404, 405, PRECONDITION_FAILED})
+REFUSALS = frozenset({NOT_FOUND, 405, PRECONDITION_FAILED})
 #: Of what has not come to an end.
 ENDLESS_US = 2**62
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from chaos.history import ProcKind
-from chaos.sim.loop import simulated_loop
+from chaos.sim.loop import SimulatedLoop, simulated_loop
 from chaos.sim.record_watch import RecordWatch
 from chaos.sim.workload import MemoryHistory
 from cluster.metadata.events import MemberChanged
@@ -17,6 +17,7 @@ from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.topology.records import QueueRecord
 
 N1, N2, QUEUE = NodeName("n1"), NodeName("n2"), QueueId(17)
+Q0 = QueueRecord(QUEUE, "/", "q0", durable=True, exclusive_owner=None, auto_delete=False, arguments={})
 
 
 def knowing(
@@ -41,6 +42,11 @@ def seen(*known: tuple[str, int, MastershipRecord]) -> list[str]:
     return violations
 
 
+def watch_of_queues(loop: SimulatedLoop) -> RecordWatch:
+    log = MemoryHistory(loop).process(ProcKind.OBSERVER)
+    return RecordWatch(log, lambda name: int(name[1:]), lambda _kind, _text: None)
+
+
 def record(epoch: int, master: NodeName, *, is_down: bool = False) -> MastershipRecord:
     return MastershipRecord(QUEUE, Epoch(epoch), master, complete=(master,), is_down=is_down, in_service=not is_down)
 
@@ -60,10 +66,8 @@ def test_an_epoch_never_falls_on_one_node() -> None:
 
 
 def test_a_queue_that_went_while_a_node_served_nobody_is_missed_when_it_serves_again() -> None:
-    queue = QueueRecord(QUEUE, "/", "q0", durable=True, exclusive_owner=None, auto_delete=False, arguments={})
-    log = MemoryHistory(simulated_loop()).process(ProcKind.OBSERVER)
-    watch = RecordWatch(log, lambda name: int(name[1:]), lambda _kind, _text: None)
-    watch.look("n1", 1, knowing(5, record(1, N1), queues=[queue], is_serving=True))
+    watch = watch_of_queues(simulated_loop())
+    watch.look("n1", 1, knowing(5, record(1, N1), queues=[Q0], is_serving=True))
     watch.look("n1", 1, knowing(6, None))
     assert watch.ignorance == {}
     watch.look("n1", 1, knowing(6, None, is_serving=True))
@@ -72,12 +76,9 @@ def test_a_queue_that_went_while_a_node_served_nobody_is_missed_when_it_serves_a
 
 def test_a_queue_may_be_missed_from_the_first_piece_of_the_command_that_deletes_it() -> None:
     """Whoever asks between two pieces hears that it is gone, before the last of them is carried out anywhere."""
-    queue = QueueRecord(QUEUE, "/", "q0", durable=True, exclusive_owner=None, auto_delete=False, arguments={})
     loop = simulated_loop()
-    watch = RecordWatch(
-        MemoryHistory(loop).process(ProcKind.OBSERVER), lambda name: int(name[1:]), lambda _kind, _text: None
-    )
-    node = knowing(5, record(1, N1), queues=[queue], is_serving=True)
+    watch = watch_of_queues(loop)
+    node = knowing(5, record(1, N1), queues=[Q0], is_serving=True)
     watch.look("n1", 1, node)
     state = node.runtime.metadata.state
     state.topology, state.is_changing = SimpleNamespace(all_queues=lambda: []), True
