@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
+
+import pytest
 
 from node.ids import QueueId, QueueName
 from node.inspection.findings import Problem
@@ -155,6 +158,12 @@ def snapshot(directory: Path) -> dict[str, tuple[int, bytes]]:
         str(path.relative_to(directory)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
         for path in sorted(directory.rglob("*"))
     }
+
+
+def stay_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine does not lose power: hundreds of starts need not wait for its disk."""
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)
+    monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
 
 
 def problems(directory: Path, queue_name: str | None = None) -> list[Problem]:

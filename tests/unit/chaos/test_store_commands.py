@@ -13,11 +13,12 @@ from chaos import open_files
 from chaos.cli import main
 from chaos.open_files import data_directory_of, processes_using
 from node.store.disk.length_file import LENGTHS_NAME
-from tests.support.storage_on_disk import NodeOnDisk, fill, snapshot, write_v1_queue
+from tests.support.storage_on_disk import NodeOnDisk, fill, snapshot, stay_on, write_v1_queue
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> NodeOnDisk:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeOnDisk:
+    stay_on(monkeypatch)
     node = NodeOnDisk(tmp_path / "n1")
     fill(node)
     node.stop()

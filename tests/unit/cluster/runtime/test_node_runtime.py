@@ -23,7 +23,7 @@ from cluster.metadata.commands import (
 from cluster.metadata.errors import NoQuorumError
 from cluster.mirroring.reports import ReportMirrorStalled
 from cluster.raft.config import ProposalRefusedError
-from cluster.runtime import membership
+from cluster.runtime import membership, node_runtime
 from cluster.runtime.housekeeping import FILES_MIN, READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_role import MasterRole, MirrorRole
@@ -128,6 +128,14 @@ async def test_a_node_declared_down_while_alive_leaves_its_queues_and_announces_
         assert N1 not in bench.record(queue_id).synchronised
 
 
+@pytest.fixture
+def nobody_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others of the bench say nothing of themselves: a stop need not wait for it."""
+    monkeypatch.setattr(node_runtime, "END_KNOWN_S", 0.0)
+    monkeypatch.setattr(node_runtime, "HANDED_OVER_S", 0.0)
+
+
+@pytest.mark.usefixtures("nobody_takes_over")
 async def test_an_orderly_stop_tells_the_cluster_and_does_not_come_back(bench: RuntimeBench) -> None:
     queue_id = bench.declare()
     await bench.runtime.stop()
@@ -136,6 +144,7 @@ async def test_an_orderly_stop_tells_the_cluster_and_does_not_come_back(bench: R
     assert bench.log.proposed[-1] == NodeDown(N1, Incarnation(1), "shutdown")
 
 
+@pytest.mark.usefixtures("nobody_takes_over")
 async def test_nobody_waits_for_a_link_behind_a_stop(bench: RuntimeBench) -> None:
     """The links end after it, and nobody is told."""
     bench.declare()

@@ -10,11 +10,13 @@ import pytest
 from tests.support.storage_on_disk import (
     NodeOnDisk,
     fill,
+    stay_on,
 )
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> NodeOnDisk:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeOnDisk:
+    stay_on(monkeypatch)
     node = NodeOnDisk(tmp_path / "n1")
     fill(node)
     return node
