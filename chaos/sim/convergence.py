@@ -3,7 +3,7 @@
 - Every node runs, is a member that counts as up, serves clients, and has no alarm.
 - All have applied the same log, and hold the same metadata (once at the end, byte for byte).
 - Every queue has its master in service, on the node that the record names, and exactly the mirrors that its policy
-  asks for; nothing of it is sealed or out of service anywhere, and no node has a part in it but by the record.
+  asks for (the release before does not replace one that left an ``exactly`` queue); nothing of it is sealed or out of service anywhere, and no node has a part in it but by the record.
 - Every mirror follows; where the policy says so it is synchronised.
 - No disk has anything of a vhost that does not exist.
 - All synchronised copies have the same messages at the same positions (digests, and once at the end the very bytes),
@@ -22,10 +22,10 @@ from chaos.sim.insides import contents, is_sealed, roles, route_to, served_consu
 from chaos.sim.machine import DATA_DIR
 from chaos.sim.stage import queue_number
 from cluster.composition import Node
-from cluster.metadata.mastership import is_settled, placement_of
+from cluster.metadata.mastership import REPLACING_MIRRORS, is_settled, placement_of
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
-from cluster.policy.placement import suggest_nodes
+from cluster.policy.placement import Suggestion, suggest_nodes
 from cluster.runtime.queue_role import MasterRole, MirrorRole
 from node.ids import MSG_ID_BYTES, NodeName
 from node.queues.vhost_store import VHOSTS_NAME, vhost_directory
@@ -80,6 +80,14 @@ def _is_unfilled(definition: dict[str, Any], record: MastershipRecord) -> bool:
     return definition.get("ha-sync-mode") == "automatic" and record.synchronised != record.mirrors
 
 
+def _is_short_as_it_was(
+    state: MetadataState, definition: dict[str, Any], record: MastershipRecord, wanted: Suggestion
+) -> bool:
+    """The release before replaces no mirror that left by itself, and takes it back only if another has not fewer."""
+    has_gone = record.master == wanted.master and set(record.mirrors) < set(wanted.mirrors)
+    return definition.get("ha-mode") == "exactly" and has_gone and state.rules_version < REPLACING_MIRRORS
+
+
 def unfilled_queues(cluster: SimulatedCluster) -> list[QueueRecord]:
     """Those in service with mirrors that their policies want to be filled."""
     state = next(iter(cluster.nodes.values())).runtime.metadata.state
@@ -98,7 +106,9 @@ def _missing_of_queue(cluster: SimulatedCluster, state: MetadataState, queue: Qu
         yield "it is not in service, or waits for a copy"
     definition = policy_of(state, queue)
     wanted = suggest_nodes(definition, placement_of(record), state.running_nodes())
-    if (record.master, sorted(record.mirrors)) != (wanted.master, sorted(wanted.mirrors)):
+    if (record.master, sorted(record.mirrors)) != (wanted.master, sorted(wanted.mirrors)) and not (
+        _is_short_as_it_was(state, definition, record, wanted)
+    ):
         yield f"it is on {record.master} {record.mirrors}, and its policy wants {wanted.master} {wanted.mirrors}"
     if record.following != record.mirrors:
         yield f"of its mirrors {record.mirrors} only {record.following} follow"

@@ -14,7 +14,7 @@ from chaos.sim.loop import SimulatedLoop
 from chaos.sim.machine import DATA_DIR
 from chaos.sim.run import run_schedule
 from chaos.sim.schedule import Step
-from cluster.metadata.commands import AdmitNode, ChangeTopology, RaiseProtocol
+from cluster.metadata.commands import AdmitNode, ChangeTopology, DropMirror, RaiseProtocol
 from cluster.metadata.protocol import ClusterProtocol
 from cluster.runtime.identity import IDENTITY_FILE, read_identity
 from cluster.runtime.protocol_watch import ProtocolWatch
@@ -128,6 +128,25 @@ def test_until_the_last_node_is_upgraded_all_can_go_back(loop: SimulatedLoop) ->
         lab.downgrade(name)
     assert lab.protocols() == {2}
     assert lab.cluster.machines["n1"].speaks_protocol == 2
+
+
+def test_what_the_release_before_leaves_without_a_mirror_has_one_when_all_are_upgraded(loop: SimulatedLoop) -> None:
+    lab = ReleaseLab(loop)
+    lab.set_policy("n1", {"ha-mode": "exactly", "ha-params": 2})
+    lab.declare("n1", "q")
+    lab.until_converged()
+    record = lab.record("n1", "q")
+    assert record is not None
+    lab.change("n1", DropMirror(record.queue_id, record.epoch, *record.mirrors))
+    lab.until_converged()
+    record = lab.record("n1", "q")
+    assert record is not None
+    assert record.mirrors == ()
+    for name in NAMES:
+        lab.upgrade(name)
+    record = lab.record("n1", "q")
+    assert record is not None
+    assert len(record.mirrors) == 1
 
 
 def test_then_nobody_can(loop: SimulatedLoop) -> None:
