@@ -3,7 +3,8 @@
 - Every node runs, is a member that counts as up, serves clients, and has no alarm.
 - All have applied the same log, and hold the same metadata (once at the end, byte for byte).
 - Every queue has its master in service, on the node that the record names, and exactly the mirrors that its policy
-  asks for (the release before does not replace one that left an ``exactly`` queue); nothing of it is sealed or out of service anywhere, and no node has a part in it but by the record.
+  asks for (the release before does not replace one that left an ``exactly`` queue); nothing of it is sealed or out of
+  service anywhere, and no node has a part in it but by the record.
 - Every mirror follows; where the policy says so it is synchronised.
 - No disk has anything of a vhost that does not exist.
 - All synchronised copies have the same messages at the same positions (digests, and once at the end the very bytes),

@@ -129,8 +129,11 @@ DYNAMIC: Mapping[str, Case] = {
         _in("dynamic_ha", "d5_a_nodes_policy_picks_its_master_among_synchronised_mirrors"),
     ),
     "D6": Case(
-        "mirrors boot alone after the others were forgotten offline",
-        ("integration/cluster/test_members.py::test_a_survivor_forgets_the_majority_offline",),
+        "each mirror boots alone after an orderly end, the others forgotten offline",
+        (
+            *_in("dynamic_ha", "d6_each_mirror_alone_has_everything_after_an_orderly_end"),
+            "integration/cluster/test_members.py::test_a_survivor_forgets_the_majority_offline",
+        ),
     ),
     "D7": Case(
         "a new mirror that cannot start must not crash the master",

@@ -14,6 +14,7 @@ from node.ids import NodeName
 from tests.conformance.ha.clients import numbered, publish_with
 from tests.conformance.ha.harness import VHOST, Cluster, cluster
 from tests.conformance.ha.runs import seeded, simulated
+from tests.support.amounts import slow
 
 AUTOMATIC = {"ha-sync-mode": "automatic"}
 ALL = {"ha-mode": "all", **AUTOMATIC}
@@ -160,8 +161,9 @@ async def test_what_was_confirmed_by_a_recruit_outlives_the_master_that_is_forgo
         assert await c.drain("q", "n3") == numbered(30)[20:]
 
 
+@pytest.mark.parametrize("lives", [25, slow(100)])
 @simulated
-async def test_d4_no_operation_fails_while_policies_come_and_go() -> None:
+async def test_d4_no_operation_fails_while_policies_come_and_go(lives: int) -> None:
     async with cluster() as c:
         is_over = False
 
@@ -187,9 +189,9 @@ async def test_d4_no_operation_fails_while_policies_come_and_go() -> None:
             assert received == [b"%d" % number]
             await c.within(channel.delete("q"), "delete-ok")
 
-        for number in range(25):
+        for number in range(lives):
             await live(number)
-        await c.until(lambda: len(confirms) == 25, "all confirms")
+        await c.until(lambda: len(confirms) == lives, "all confirms")
         assert all(confirms)
         is_over = True
         await flips
@@ -216,6 +218,24 @@ async def test_d5_a_nodes_policy_picks_its_master_among_synchronised_mirrors() -
 
 
 # --- D7, D8, D9 ---
+
+
+@simulated
+async def test_d6_each_mirror_alone_has_everything_after_an_orderly_end() -> None:
+    """The others are forgotten offline, by one mirror and then by the other."""
+    async with cluster(policy=ALL) as c:
+        await c.declare("q", "n1")
+        await c.publish("q", numbered(15))
+        await c.synchronised("q", "n2", "n3")
+        for name in c.names:
+            await c.stop(name)
+        for alone in ("n2", "n3"):
+            c.sim.forget_offline(alone, *(name for name in c.names if name != alone))
+            await c.start(alone)
+            await c.served("q", alone)
+            assert c.copy("q", alone) == numbered(15)
+            assert await c.count("q", alone) == 15
+            await c.stop(alone)
 
 
 @pytest.mark.parametrize("nodes", [2, 3])

@@ -477,7 +477,7 @@ async def test_n18_a_hundred_questions_to_a_node_that_is_cut_off_cost_one_delay(
     """Many queues live on a node that is cut off. Who lists them, or asks for each, waits once."""
     async with cluster(seed=seed) as c:
         channel = await c.channel("n2")
-        names = [f"queue-{number:03}" for number in range(40)]
+        names = [f"queue-{number:03}" for number in range(100)]
         for name in names:
             await channel.declare(name)
         await c.until(lambda: c.newest().topology.queue("/", names[-1]), "all are declared")

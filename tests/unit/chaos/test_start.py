@@ -22,10 +22,11 @@ def modules_after(code: str) -> set[str]:
     return set(result.stdout.split())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "start",
     [
-        pytest.param("import cluster.__main__, cluster.daemon", id="python -m cluster", marks=pytest.mark.slow),
+        pytest.param("import cluster.__main__, cluster.daemon", id="python -m cluster"),
         pytest.param(
             "from chaos.cli import main; main.get_command(None, 'node'); import cluster.daemon", id="warren node"
         ),
@@ -38,6 +39,7 @@ def test_a_node_loads_nothing_of_the_laboratory(start: str) -> None:
     assert {name for name in loaded if name.startswith("chaos.")} <= {"chaos.cli"}
 
 
+@pytest.mark.integration
 def test_no_command_is_loaded_before_it_is_asked_for() -> None:
     loaded = modules_after("import chaos.cli")
     assert not {module for module, _ in COMMANDS.values()} & loaded

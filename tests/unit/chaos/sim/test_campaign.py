@@ -216,6 +216,7 @@ def test_a_reader_that_has_enough_ends_nothing_but_the_output() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.integration
 def test_workers_end_with_the_campaign(tmp_path: Path) -> None:
     """Ctrl-C, on a real terminal, goes to all of them at once."""
     summary = tmp_path / "summary.json"
