@@ -124,7 +124,11 @@ def run_scenario(
     if (run_dir / "run.json").exists():
         console.print(f"[red]{run_dir} already holds a run; name another directory[/red]")
         return ExitCode.USAGE
-    run_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        console.print(f"[red]{run_dir} cannot be made: {error.strerror}; name another directory[/red]")
+        return ExitCode.USAGE
     options = options or scenario.defaults
     cluster = make_cluster(nodes, run_dir / "cluster")
     policy = dict(scenario.policy(cluster.nodes))

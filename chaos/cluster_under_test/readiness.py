@@ -54,7 +54,9 @@ def _ask_hindrance(admin_address: str, cookie: str) -> str:
             paused = client.status().get("paused")
         except AdminError:
             return ""
-    return f"{paused['reason']} (it lacks {', '.join(paused['lacks']) or 'nobody'})" if paused else ""
+    if not paused:
+        return ""
+    return f"{paused['reason']} (it lacks {', '.join(paused['lacks'])})" if paused["lacks"] else str(paused["reason"])
 
 
 def _ask_running(admin_address: str, cookie: str, names: frozenset[str]) -> bool:

@@ -75,7 +75,7 @@ def _forget_offline(
     call: Call, members: tuple[str, ...], data_dir: Path | None, *, is_dry_run: bool, is_confirmed: bool
 ) -> None:
     if is_dry_run == is_confirmed:
-        call.refuse("--offline needs --dry-run, to tell what would be lost, or --confirm, to do it.")
+        call.refuse("--offline needs either --dry-run, to tell what would be lost, or --confirm, to do it.")
     directory = str(data_dir or _directory_of_target(call))
     disk, lock = RealDisk(), _lock(directory)
     try:
@@ -126,12 +126,12 @@ def _tell(call: Call, plan: Forgetting, *, is_dry_run: bool) -> None:
     them = ", ".join(plan.forgotten)
     call.banner(
         f"What {plan.node} has of the metadata {would} the truth from now on: what {them} knew beyond it {would} lost,",
-        f"and {them} must never come back with the data that they have.",
+        f"and {them} must never come back with what is in their directories.",
         f"Members that are left: {', '.join(plan.remaining)}. A majority of them has to run.",
     )
     if plan.uncertain_entries:
         count = "would count" if is_dry_run else "count"
-        call.remark(f"{plan.uncertain_entries} entries of the log, perhaps never committed, {count}.")
+        call.remark(f"Entries of the log that {count}, though perhaps never committed: {plan.uncertain_entries}.")
     for queue in plan.deleted_queues:
         call.remark(f"{queue} {would} deleted: nobody else had anything of it ({_who_had_all(plan, queue)})")
     for queue in plan.lossy_queues:

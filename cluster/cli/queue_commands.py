@@ -39,23 +39,26 @@ def sync_queue(call: Call, queue: str, vhost: str) -> None:
     """Fill the unsynchronised mirrors of a queue, and wait for it. The queue stays usable."""
     call.banner(f"Synchronising queue '{queue}' in vhost '{vhost}' ...")
     with call.client() as client:
-        _follow(client.sync_queue(vhost, queue, timeout_s=call.options.timeout_s), is_shown=call.is_for_people)
+        last = _follow(client.sync_queue(vhost, queue, timeout_s=call.options.timeout_s), is_shown=call.is_for_people)
+    if last is not None and last.synchronised_messages < last.total_messages:
+        call.remark("The synchronisation was cancelled; what has arrived at the mirrors stays there.")
     call.done()
 
 
-def _follow(reports: Iterable[SyncProgress], *, is_shown: bool) -> None:
+def _follow(reports: Iterable[SyncProgress], *, is_shown: bool) -> SyncProgress | None:
     """Wait for the last report; on a terminal with a bar on standard error."""
+    last: SyncProgress | None = None
     if not is_shown or not sys.stderr.isatty():
-        for _ in reports:
-            pass
-        return
+        *_, last = (None, *reports)
+        return last
     from rich.console import Console  # noqa: PLC0415 - only for people at a terminal
     from rich.progress import Progress  # noqa: PLC0415 - only for people at a terminal
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("messages", total=None)
-        for report in reports:
-            progress.update(task, completed=report.synchronised_messages, total=report.total_messages)
+        for last in reports:
+            progress.update(task, completed=last.synchronised_messages, total=last.total_messages)
+    return last
 
 
 @tool_command("cancel_sync_queue", usage="[--vhost <vhost>] <queue>")

@@ -112,7 +112,7 @@ def validate_definition(definition: Mapping[str, Any]) -> None:
     unknown = [key for key in definition if key not in CHECKS and key != "ha-params"]
     if unknown:
         listed = ",".join(f'<<"{key}">>' for key in unknown)
-        known = ", ".join(sorted((*CHECKS, "ha-params")))
+        known = ", ".join(sorted(key for key in (*CHECKS, "ha-params") if not why_not_carried_out(f"x-{key}")))
         raise PolicyError(f"[{listed}] are not recognised policy settings; there are: {known}")
     for key, value in definition.items():
         complaint = CHECKS[key](value) if key != "ha-params" else None

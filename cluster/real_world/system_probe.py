@@ -57,7 +57,8 @@ class SystemProbe:
         except (FileNotFoundError, NotADirectoryError):
             if self._was_there:
                 raise DirectoryGoneError(
-                    f"data_dir {self._data_dir} was removed while this node ran, or another directory is in its place"
+                    f"data_dir {self._data_dir} was removed while this node ran, or another directory is in its place; "
+                    "the next start says what can be done"
                 ) from None
         except OSError:
             log.debug("it cannot be seen whether %s is there", self._data_dir)

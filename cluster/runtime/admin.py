@@ -190,6 +190,7 @@ class NodeAdmin:
             return
         role = self._master_role(queue)
         role.mirrored.start_sync()
+        last = SyncProgress(0, role.mirrored.ready, is_finished=True)
         self._runtime.queues.touch(queue.queue_id)
         while True:
             if not self._is_to_be_synced(queue.queue_id, name, self._runtime.node):
@@ -199,8 +200,10 @@ class NodeAdmin:
             running = role.mirrored.sync_progress()
             if running is not None:
                 yield SyncProgress(running.synced, running.total, is_finished=False)
+                last = SyncProgress(running.synced, running.total, is_finished=True)
             elif not role.mirrored.is_sync_wanted:
-                break  # cancelled, which is no failure in RabbitMQ either
+                yield last  # cancelled, which is no failure in RabbitMQ either
+                return
             await asyncio.sleep(SYNC_PROGRESS_INTERVAL_S)
         ready = role.mirrored.ready
         yield SyncProgress(ready, ready, is_finished=True)

@@ -12,12 +12,15 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from cluster.runtime.node_runtime import NodeRuntime
-from cluster.runtime.standing import Hindrance
+from cluster.runtime.standing import OF_NO_CLUSTER, Hindrance
 from cluster.transport.admin_port import AdminRefused, ExitCode
 
 #: A change that is under way is given up soon after a node has found itself without a quorum.
 LOOK_S = 0.25
 _STARTING = "starting"
+_WITHOUT_IT = (
+    "to found it without a node, stop the others, take that one off their lists of nodes, and start them again"
+)
 
 
 _Result = TypeVar("_Result")
@@ -76,8 +79,13 @@ class AdminStanding:
             raise AdminRefused(ExitCode.TEMPORARY, standing_text(self._runtime.node, document))
 
     def require_majority(self, way_out: str) -> None:
-        """Raises `AdminRefused`, with what to do, while this node reaches no majority and hears of nothing decided."""
+        """Raises `AdminRefused`, with what to do, while this node reaches no majority and hears of nothing decided.
+
+        ``way_out``: of a node that has a cluster.
+        """
         if self.has_no_quorum and (document := self.document()) is not None:
+            if document["reason"] == OF_NO_CLUSTER:
+                way_out = _WITHOUT_IT
             raise AdminRefused(ExitCode.TEMPORARY, f"{standing_text(self._runtime.node, document)}; {way_out}")
 
     async def decided(self, change: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:

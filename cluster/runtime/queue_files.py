@@ -355,7 +355,7 @@ def recovery_text(report: RecoveryReport) -> str:
     text = f"recovered {how} in {report.seconds:.3f} s with {_counted(report.messages, 'message')}"
     text += f" ({report.body_bytes} bytes)"
     if report.redelivered:
-        text += f", {report.redelivered} of them redelivered"
+        text += f", {report.redelivered} of which may have been delivered before"
     dropped = (
         (report.transient, "transient"),
         (report.torn, "that were not wholly written"),

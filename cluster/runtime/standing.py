@@ -57,6 +57,13 @@ from node.ids import NodeName
 VISIBILITY_MARGIN_MS = 1000
 
 
+#: Of a node with an empty directory.
+OF_NO_CLUSTER = (
+    "it is of no cluster yet: a new one is founded when all of its nodes have started, and into one that is there a "
+    "node is let in by its members"
+)
+
+
 class Hindrance(Enum):
     """What keeps a node from being current, as `cluster_status` and scripts know it."""
 
@@ -162,6 +169,8 @@ class StandingWatch:
         if refused is not None:
             reason = f"its disk does not take the log of the cluster's metadata ({refused})"
             return Pause(Hindrance.STORAGE, reason, now_ms)
+        if not self._core.voters:
+            return Pause(Hindrance.NO_QUORUM, OF_NO_CLUSTER, now_ms)
         if not self._core.has_quorum(now_ms) or self._has_lost_majority():
             return Pause(Hindrance.NO_QUORUM, "it has no quorum: it reaches no majority of the members", now_ms)
         if self._notice is not None and not self._notice.is_given and (peers := self._notice.unheard_by(now_ms)):

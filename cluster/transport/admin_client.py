@@ -144,6 +144,10 @@ class AdminClient:
             for progress in self._stub.SyncQueue(request, timeout=timeout_s):
                 yield codec.progress_from_wire(progress)
         except grpc.RpcError as error:
+            call: Any = error
+            if call.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                text = f"queue '{name}' is not synchronised yet, which goes on: see list_queues"
+                raise AdminError(ExitCode.TEMPORARY, text) from None
             raise self._admin_error(error) from None
 
     def cancel_sync_queue(self, vhost: str, name: str) -> None:
@@ -306,7 +310,7 @@ class AdminClient:
         if status is grpc.StatusCode.UNAVAILABLE:
             return AdminError(ExitCode.UNAVAILABLE, f"unable to connect to {self.address}: {call.details()}")
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return AdminError(ExitCode.SOFTWARE, f"{self.address} did not answer in time")
+            return AdminError(ExitCode.TEMPORARY, f"{self.address} did not answer in time")
         if status is grpc.StatusCode.UNIMPLEMENTED:
             return AdminError(ExitCode.UNAVAILABLE, f"{self.address} {codec.OLDER_RELEASE}")
         return AdminError(ExitCode.SOFTWARE, f"{self.address}: {status.name}: {call.details()}")

@@ -122,7 +122,8 @@ class AdminPort(Protocol):
 
     def sync_queue(self, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
         """Fill the unsynchronised mirrors; the last value, ``is_finished``, comes when every mirror is synchronised
-        or the synchronisation was cancelled. The caller going away does not cancel it."""
+        or the synchronisation was cancelled, and then has fewer messages than it must have. The caller going away does
+        not cancel it."""
 
     async def cancel_sync_queue(self, vhost: str, name: str) -> None:
         """Stop filling; success too when nothing is being filled."""

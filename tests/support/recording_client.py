@@ -24,6 +24,8 @@ class RecordingClient:
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
         self.error = error
         self.document = document or {}
+        #: By the name of a call, instead of what is answered otherwise.
+        self.answers: dict[str, Any] = {}
 
     def __enter__(self) -> RecordingClient:
         return self
@@ -36,6 +38,8 @@ class RecordingClient:
             self.calls.append((name, args, kwargs))
             if self.error is not None:
                 raise self.error
+            if name in self.answers:
+                return self.answers[name]
             if (name, args) == ("list_vhosts", (["name"],)):
                 return VHOSTS
             if name.startswith("list_"):

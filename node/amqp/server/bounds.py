@@ -44,7 +44,7 @@ class ClientBounds:
             f"at most {self.connections} client connections are let in, not {CONNECTIONS_MAX}: this process may have "
             f"{self.open_files} files open, and {self.open_files - self.connections} of them are kept for the files "
             f"of this node and for its peers; raise the limit of open files to {2 * (CONNECTIONS_MAX + ARRIVING_MAX)} "
-            "(`ulimit -n`, LimitNOFILE of systemd) if more clients are to be served"
+            "(`ulimit -Hn`, LimitNOFILE of systemd) if more clients are to be served"
         )
 
 

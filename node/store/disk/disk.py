@@ -201,7 +201,7 @@ def sync_file(disk: Disk, path: str) -> None:
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: Errors that go away when somebody closes files -> the limit that was reached, and how it is raised.
 _OPEN_FILES_LIMITS = {
-    errno.EMFILE: "this process has as many files open as it may (`ulimit -n`, LimitNOFILE)",
+    errno.EMFILE: "this process has as many files open as it may (`ulimit -Hn`, LimitNOFILE)",
     errno.ENFILE: "this system has as many files open as it can (`fs.file-max`)",
 }
 

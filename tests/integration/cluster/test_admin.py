@@ -341,6 +341,15 @@ def test_however_grpc_calls_that_it_is_no_failure_of_the_node(details: str) -> N
         assert client._admin_error(call).exit_code == ExitCode.UNAVAILABLE
 
 
+async def test_a_synchronisation_that_takes_longer_than_one_waits_goes_on() -> None:
+    async with node_that_vanishes() as (address, _):
+        with AdminClient(address, COOKIE) as client:
+            reports = client.sync_queue("/", "q", timeout_s=0.5)
+            with pytest.raises(AdminError, match="is not synchronised yet, which goes on") as caught:
+                await asyncio.to_thread(list, reports)
+            assert caught.value.exit_code == ExitCode.TEMPORARY
+
+
 async def test_so_is_an_operator() -> None:
     async with node_that_vanishes() as (address, vanish):
         with AdminClient(address, COOKIE, silence_timeout_ms=300) as client:

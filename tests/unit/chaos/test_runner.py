@@ -181,6 +181,13 @@ def test_request_that_makes_no_sense(laboratory: Laboratory, name: str, nodes: i
     assert laboratory.clusters == []
 
 
+def test_a_directory_that_cannot_be_made_is_no_verdict(laboratory: Laboratory) -> None:
+    laboratory.out_dir.parent.mkdir(exist_ok=True)
+    (laboratory.out_dir.parent / "file").write_text("")
+    laboratory.out_dir = laboratory.out_dir.parent / "file" / "run"
+    assert laboratory.run() == ExitCode.USAGE
+
+
 def test_directory_with_a_run_is_left_alone(laboratory: Laboratory) -> None:
     assert laboratory.run() == ExitCode.HANG
     before = (laboratory.out_dir / "run.json").read_text()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
 from cluster.metadata.commands import MoveMaster
-from cluster.transport.admin_port import AdminPort, AdminRefused, ExitCode
+from cluster.transport.admin_port import AdminPort, AdminRefused, ExitCode, SyncProgress
 from node.ids import NodeName
 from tests.support.sim_lab import Lab
 
@@ -20,7 +22,13 @@ async def watch(admin: AdminPort) -> None:
         pass
 
 
-def begin_to_watch(lab: Lab, at: str = "n1") -> asyncio.Task[None]:
+async def last_word(admin: AdminPort) -> SyncProgress:
+    return [each async for each in admin.sync_queue("/", "q")][-1]
+
+
+def begin_to_watch(
+    lab: Lab, at: str = "n1", watch: Callable[[AdminPort], Coroutine[Any, Any, Any]] = watch
+) -> asyncio.Task[Any]:
     """Two copies on n1 and n3 are complete, that on n2 is being filled, and somebody looks on, at the master n1 or at
     another node, which asks n1."""
     lab.found()
@@ -38,6 +46,17 @@ def begin_to_watch(lab: Lab, at: str = "n1") -> asyncio.Task[None]:
     lab.pass_time(0.03)
     assert not watching.done()
     return watching
+
+
+@pytest.mark.parametrize("at", ["n1", "n3"])
+def test_who_watches_is_told_that_it_was_cancelled(lab: Lab, at: str) -> None:
+    """Which is no failure; but not every mirror has everything."""
+    watching = begin_to_watch(lab, at, last_word)
+    lab.ask("n2", lambda admin: admin.cancel_sync_queue("/", "q"))
+    lab.pass_time(2)
+    last = watching.result()
+    assert last.is_finished
+    assert last.synchronised_messages < last.total_messages == 50
 
 
 def move(lab: Lab, target: str) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Coroutine
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from cluster.metadata.errors import NodeStillUpError, NoSuchNodeError
 from cluster.raft.storage import RaftStorage
-from cluster.transport.admin_port import AdminRefused, ExitCode
+from cluster.transport.admin_port import AdminPort, AdminRefused, ExitCode, QueueSelection
 from node.config import Address, Member
 from node.ids import NodeName
 from node.store.disk.disk import read_whole, write_durably
@@ -73,6 +75,22 @@ def test_a_cluster_of_which_nothing_is_left_is_founded_anew(lab: Lab) -> None:
         lab.cluster.kill(name)
         lab.cluster.machines[name].wipe_disk()
     lab.found()
+
+
+def test_who_waits_for_its_cluster_to_be_founded_says_so(lab: Lab) -> None:
+    """Two of three are a majority, of a cluster that there is."""
+    lab.start("n1", "n2")
+    lab.pass_time(10)
+    for request in (lambda admin: admin.list_queues("/", (), QueueSelection()), forget_n3):
+        with pytest.raises(AdminRefused, match=r"founded when all of its nodes have started.*lacks n3") as caught:
+            lab.ask("n1", request)
+        assert "majority" not in caught.value.message
+        assert "--offline" not in caught.value.message
+    assert "take that one off their lists" in caught.value.message
+
+
+def forget_n3(admin: AdminPort) -> Coroutine[Any, Any, Any]:
+    return admin.forget_cluster_node("n3")
 
 
 @pytest.mark.parametrize("last", few_fast(NAMES, 1))

@@ -8,6 +8,7 @@ import pytest
 
 from cluster.directory import ClusterDirectory, NodeEntry
 from cluster.transport.admin_client import AdminError
+from cluster.transport.admin_port import SyncProgress
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from tests.support.recording_client import RecordingClient, Tool
 
@@ -119,6 +120,16 @@ def test_delete_queue_tells_how_many_messages_went(tool: Tool, client: Recording
         "Queue was successfully deleted with 5 ready messages\n"
     )
     assert client.calls[0][2] == {"if_empty": True, "if_unused": True}
+
+
+@pytest.mark.parametrize(("arrived", "is_told"), [(1, True), (2, False)])
+def test_sync_queue_tells_that_it_was_cancelled(
+    tool: Tool, client: RecordingClient, arrived: int, *, is_told: bool
+) -> None:
+    client.answers["sync_queue"] = iter([SyncProgress(0, 2, False), SyncProgress(arrived, 2, True)])
+    result = tool("sync_queue", "q")
+    assert result.exit_code == 0
+    assert ("was cancelled" in result.out) == is_told
 
 
 def test_force_promote_tells_what_it_costs(tool: Tool, client: RecordingClient) -> None:

@@ -39,7 +39,7 @@ def test_good_definitions_pass(definition: dict[str, Any]) -> None:
         ({}, "Definition cannot be empty"),
         (
             {"max-lenght": 1},
-            '[<<"max-lenght">>] are not recognised policy settings; there are: alternate-exchange, dead-letter-exch',
+            '[<<"max-lenght">>] are not recognised policy settings; there are: alternate-exchange, ha-mode, ha-par',
         ),
         ({"ha-param": 1}, "ha-mode, ha-params, ha-promote-on-failure"),
         ({"a": 1, "b": 2}, '[<<"a">>,<<"b">>] are not recognised policy settings'),

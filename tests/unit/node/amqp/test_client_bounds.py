@@ -38,6 +38,6 @@ def test_who_can_serve_fewer_clients_than_usual_says_what_is_to_be_raised_and_ho
     assert "at most 256 client connections are let in, not 50000" in shortage
     assert "may have 1024 files open" in shortage
     assert "768 of them are kept for the files of this node and for its peers" in shortage
-    assert "to 100512 (`ulimit -n`, LimitNOFILE of systemd)" in shortage
+    assert "to 100512 (`ulimit -Hn`, LimitNOFILE of systemd)" in shortage
     assert client_bounds(100_511).shortage
     assert not client_bounds(100_512).shortage

@@ -42,7 +42,7 @@ def test_every_operation_of_the_disk_is_tried_with_what_the_system_refuses() -> 
 
 
 @pytest.mark.parametrize(
-    ("number", "remedy"), [(errno.EMFILE, "`ulimit -n`, LimitNOFILE"), (errno.ENFILE, "`fs.file-max`")]
+    ("number", "remedy"), [(errno.EMFILE, "`ulimit -Hn`, LimitNOFILE"), (errno.ENFILE, "`fs.file-max`")]
 )
 def test_want_of_descriptors_is_told_from_a_broken_disk_and_names_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
