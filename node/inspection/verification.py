@@ -8,7 +8,7 @@ then means little.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from node.errors import StorageError
@@ -25,10 +25,11 @@ from node.inspection.places import (
 from node.inspection.references import References, count_queue
 from node.inspection.steps import Progress, Steps
 from node.inspection.verify_queue import QueueCheck
-from node.inspection.verify_store import verify_store
+from node.inspection.verify_store import BeforeTheStore, verify_store
 from node.queues.vhost_store import FORMAT, vhost_directory
+from node.store.deletions import QUEUES_NAME
 from node.store.disk.disk import Disk, ReadOnlyDisk
-from node.store.disk.length_file import LENGTHS_NAME, read_lengths, short_files
+from node.store.disk.length_file import LENGTHS_NAME, Lengths, ShortFile, read_lengths, short_files
 
 
 @dataclass(slots=True)
@@ -94,9 +95,16 @@ class _VhostCheck:
         self._checked: set[str] = set()
         #: Every queue left the file that says so.
         self._stopped_cleanly = True
+        #: Directories of queues with terms that can be read, and no file that is too short.
+        self._with_terms: set[str] = set()
+        self._noted: Lengths
+        #: Files that are shorter than noted, wherever in the vhost.
+        self._short_files: Collection[ShortFile] = ()
 
     def run(self) -> None:
         vhost, findings = self._vhost, self._result.findings
+        self._noted = read_lengths(self._disk, vhost.directory)
+        self._short_files = tuple(short_files(self._disk, self._noted.lengths))
         if self._scope in (Scope.NODE, Scope.VHOST):
             _check_vhost_file(vhost, self._scope, findings)
         for directory in vhost.queues:
@@ -107,6 +115,10 @@ class _VhostCheck:
                 if vhost.shows_queues:
                     findings.damage(directory, None, str(error), "the queue does not start")
         self._lengths()
+        self._store()
+
+    def _store(self) -> None:
+        vhost, findings = self._vhost, self._result.findings
         self._steps.begin(vhost.persistent)
         is_all = self._scope is not Scope.QUEUE and self._queue_name is None
         if self._disk.exists(vhost.persistent):
@@ -117,8 +129,8 @@ class _VhostCheck:
                     self._disk,
                     vhost.persistent,
                     self._references,
+                    self._before_the_store(),
                     findings,
-                    stopped_cleanly=self._stopped_cleanly,
                     knows_all_references=is_all,
                 )
                 self._result.stores += 1
@@ -126,18 +138,31 @@ class _VhostCheck:
             self._result.unchecked_references = len(self._references)
         elif len(self._references):
             what = f"is missing: {len(self._references)} messages should be there"
-            findings.damage(vhost.persistent, None, what, "they are dropped at the next start")
+            consequence = "dropped at the next start; a queue that stopped cleanly fails when it comes to one"
+            findings.damage(vhost.persistent, None, what, consequence)
+
+    def _before_the_store(self) -> BeforeTheStore:
+        """What the next start knows by then: see `node.queues.vhost_store`."""
+        queues = f"{self._vhost.directory}/{QUEUES_NAME}/"
+        has_short_queue = any(short.path.startswith(queues) for short in self._short_files)
+        return BeforeTheStore(
+            reads_tables=self._stopped_cleanly and not has_short_queue,
+            with_terms=self._with_terms,
+            noted_bytes=self._noted.lengths,
+            short_files={short.path for short in self._short_files},
+        )
 
     def _lengths(self) -> None:
         """Files, in the directories that were asked for, that lost durable bytes at their end."""
         asked = self._checked | ({self._vhost.persistent} if self._vhost.shows_stores else set())
         findings, directory = self._result.findings, self._vhost.directory
-        lengths, problems = read_lengths(self._disk, directory)
         if self._scope in (Scope.NODE, Scope.VHOST):
             path, consequence = f"{directory}/{LENGTHS_NAME}", "a file that was cut may not be recognised"
-            for offset, problem in problems:
+            for offset, problem in self._noted.problems:
                 findings.unfinished(self._stopped_cleanly, path, offset, problem, consequence)
-        for short in short_files(self._disk, {p: n for p, n in lengths.items() if p.rpartition("/")[0] in asked}):
+        for short in self._short_files:
+            if short.path.rpartition("/")[0] not in asked:
+                continue
             consequence = "what stood there is lost; the next start reports it and scans the rest"
             findings.damage(short.path, short.found_bytes, short.problem, consequence)
 
@@ -145,6 +170,9 @@ class _VhostCheck:
         file = self._vhost.file
         queue = open_queue(self._disk, directory, file)
         self._stopped_cleanly &= queue.has_terms_file
+        is_short = any(short.path.startswith(directory + "/") for short in self._short_files)
+        if queue.terms is not None and not is_short:
+            self._with_terms.add(directory)
         name = queue.name
         if self._queue_name is not None and (name is None or name.name != self._queue_name):
             return

@@ -40,6 +40,7 @@ _PADDING_AT = 11
 _DROPPED = "dropped at the next start, a copy goes to quarantine/"
 _DROPPED_TORN = "dropped at the next start, counted as torn"
 _FAILS_WHEN_READ = "a clean start does not look at it: the queue fails when it comes to it, and drops it when recovered"
+_GONE = "the queue fails when it comes to it, perhaps at the start; the one after that does without, and names nothing"
 _BAD_SLOTS = {
     "torn-ack": "the slot is neither empty nor an entry: its status is 0, as a torn ack leaves it",
     "torn": "the slot is an unfinished write",
@@ -92,9 +93,7 @@ class V2Check:
             self._segment(read_segment(self._queue, number))
         for number in sorted((self._expected or {}).keys() - set(numbers)):
             path = self._queue.path(number, INDEX_FORMAT.suffix)
-            self._findings.damage(
-                path, None, "is missing: the terms count on it", "the queue fails when it comes to it"
-            )
+            self._findings.damage(path, None, "is missing: the terms count on it", _GONE)
 
     def _slot_at(self, seq_id: int) -> int:
         return slot_offset(seq_id, self._entries)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from node.errors import StorageError
 from node.ids import QueueId, QueueName
 from node.inspection.findings import Kind
 from node.inspection.verification import verify
@@ -24,6 +26,7 @@ from tests.support.storage_on_disk import (
     BILLS,
     BILLS_NAME,
     ORDERS,
+    ORDERS_NAME,
     NodeOnDisk,
     cut,
     flip,
@@ -219,12 +222,130 @@ def test_a_missing_file_after_a_clean_stop_is_damage(stopped: NodeOnDisk, name: 
 def test_a_missing_store_file_breaks_every_reference(stopped: NodeOnDisk) -> None:
     (stopped.shared / "0.rdq").unlink()
     found = problems(stopped.directory)
-    assert "the tables say" in found[0].what
+    assert (found[0].kind, found[0].path) == (Kind.DAMAGE, str(stopped.shared / "0.rdq"))
+    assert found[0].what.startswith("is missing: the tables of the clean stop say that it has ")
     missing = [problem for problem in found if "does not have" in problem.what]
     assert len(missing) == 4
     assert "position 0 names message" in missing[0].what or "position 13" in missing[0].what
-    # The tables cannot be used, so the next start scans.
-    assert missing[0].consequence == "dropped at the next start, counted as torn"
+    assert {problem.kind for problem in missing} == {Kind.DAMAGE}
+
+
+def remove_store_file(node: NodeOnDisk) -> None:
+    (node.shared / "0.rdq").unlink()
+
+
+def cut_store_file(node: NodeOnDisk) -> None:
+    cut(node.shared / "0.rdq", 64)
+
+
+def remove_store_file_of_a_queue_that_was_killed(node: NodeOnDisk) -> None:
+    remove_store_file(node)
+    (node.queue() / "clean.terms").unlink()
+
+
+def remove_store_file_beside_a_cut_index(node: NodeOnDisk) -> None:
+    """So that the tables are not read: nothing tells that the file was there."""
+    remove_store_file(node)
+    cut(node.queue(BILLS) / "0.qi", 300)
+
+
+def remove_store_file_and_spoil_the_tables(node: NodeOnDisk) -> None:
+    remove_store_file(node)
+    flip(node.shared / "clean.tables", 70)
+
+
+def spoil_the_header_of_the_store_file_and_cut_it(node: NodeOnDisk) -> None:
+    """Nobody can tell from its length, for it was not noted."""
+    flip(node.shared / "0.rdq", 0)
+    cut(node.shared / "0.rdq", 64)
+
+
+LOSSES = [
+    remove_store_file,
+    cut_store_file,
+    remove_store_file_of_a_queue_that_was_killed,
+    remove_store_file_beside_a_cut_index,
+    remove_store_file_and_spoil_the_tables,
+]
+
+
+def tells_what_the_next_start_does(node: NodeOnDisk) -> Counter[Kind]:
+    """Of every entry that names a message which is not there. Returns how many of each kind there were."""
+    found = [problem for problem in problems(node.directory) if "names message" in problem.what]
+    node.start()
+    kinds: Counter[Kind] = Counter()
+    for queue_id, name in ((ORDERS, ORDERS_NAME), (BILLS, BILLS_NAME)):
+        own = [problem for problem in found if problem.path == str(node.queue(queue_id))]
+        kinds.update(problem.kind for problem in own)
+        queue = node.open(queue_id, name)
+        report = queue.recovery_report
+        assert report is not None
+        corrupt = report.corrupt - len(report.short_files)
+        for problem in own:
+            if "counted as torn" in problem.consequence:
+                assert (problem.kind, report.torn > 0, corrupt) == (Kind.TORN, True, 0)
+            elif "quarantine" in problem.consequence:
+                assert (problem.kind, report.torn, corrupt > 0) == (Kind.DAMAGE, 0, True)
+            else:
+                assert (problem.kind, problem.consequence) == (Kind.DAMAGE, "the queue fails when it comes to it")
+                assert report.clean
+                with pytest.raises(StorageError, match="has no message"):
+                    queue.fetch(20, ack_required=False)
+    return kinds
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_what_is_lost_after_a_clean_stop_is_what_the_next_start_says(
+    stopped: NodeOnDisk, lose: Callable[[NodeOnDisk], None]
+) -> None:
+    lose(stopped)
+    assert verify(str(stopped.directory)).has_damage
+    kinds = tells_what_the_next_start_does(stopped)
+    assert kinds.total() == 4
+    if lose in (remove_store_file, cut_store_file, remove_store_file_and_spoil_the_tables):
+        assert kinds == {Kind.DAMAGE: 4}
+
+
+@pytest.mark.parametrize("lose", [remove_store_file, cut_store_file, spoil_the_header_of_the_store_file_and_cut_it])
+def test_what_is_lost_after_a_crash_is_what_the_next_start_says(
+    crashed: NodeOnDisk, lose: Callable[[NodeOnDisk], None]
+) -> None:
+    lose(crashed)
+    is_known = lose is spoil_the_header_of_the_store_file_and_cut_it
+    assert tells_what_the_next_start_does(crashed) == {Kind.DAMAGE if is_known else Kind.TORN: 4}
+
+
+def test_a_file_that_was_noted_and_is_gone_is_named(node: NodeOnDisk, tmp_path: Path) -> None:
+    """After a crash the next start cannot tell whether it was deleted just then."""
+    node.store.maintain(WRITE_EVERY_MS)
+    node.sync()
+    copy = node.killed(tmp_path / "crashed")
+    node.stop()
+    (copy / node.shared.relative_to(node.directory) / "0.rdq").unlink()
+    found = problems(copy)
+    assert [problem.kind for problem in found] == [Kind.TORN] * 4
+    assert all("unless it was lost with 0.rdq, which is noted and not there" in one.consequence for one in found)
+
+
+def test_consequences_of_one_missing_file_are_one_line_with_a_count(node: NodeOnDisk) -> None:
+    node.orders.publish(publications(17, 30, body=BIG_BODY))
+    node.sync()
+    node.stop()
+    (node.shared / "0.rdq").rename(node.directory / "kept")
+    cause, of_orders, of_bills = problems(node.directory)
+    assert cause.path.endswith("/0.rdq")
+    assert of_orders.what.startswith(
+        "33 positions name messages that msg_store_persistent does not have; one of them: "
+    )
+    assert (of_bills.kind, of_bills.what.startswith("position 0 names message ")) == (Kind.DAMAGE, True)
+    (node.directory / "kept").rename(node.shared / "0.rdq")
+    for number in range(10):
+        (node.queue() / f"{number}.qi").unlink(missing_ok=True)
+    found = problems(node.directory)
+    assert found[0].what == "is missing: the terms count on it"
+    unreferenced = [problem.what for problem in found if "no queue refers" in problem.what]
+    assert len(unreferenced) == 1
+    assert unreferenced[0].startswith("30 messages to which no queue refers; one of them: ")
 
 
 def test_a_missing_store_is_damage(stopped: NodeOnDisk) -> None:
