@@ -13,7 +13,7 @@ from node.pieces import Pieces
 from node.queues.local_replica import LocalReplica
 from node.queues.stored_copies import stored_reach
 from node.queues.vhost_removals import VhostRemovals
-from node.queues.vhost_store import VhostStore, vhost_directory
+from node.queues.vhost_store import VHOST_FILE_NAME, VhostStore, vhost_directory
 from node.store.disk.disk import Disk
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.length_file import LENGTHS_NAME
@@ -107,6 +107,7 @@ class NodeQueueFiles:
     def _vhost_opening(self, vhost: str, store: VhostStore) -> Steps[None]:
         started_s = self._clock()
         self._next_progress_s = started_s + PROGRESS_EVERY_S
+        _warn_of_lost_file(vhost, store)
         yield from store.opening
         if store.unreadable_lengths:
             text = "vhost %s: %d lengths in %s cannot be read (torn in a crash, or damaged): noted anew"
@@ -347,6 +348,20 @@ class NodeQueueFiles:
         self._vhosts.clear()
         self._urgent.clear()
         self._gone.clear()
+
+
+def _warn_of_lost_file(vhost: str, store: VhostStore) -> None:
+    """``vhost.json`` is durable before the first queue comes: if there are queues, somebody or something took it."""
+    with suppress(StorageError):
+        if store.has_begun and next(store.unknown_queues(()), None) is not None:
+            log.warning(
+                "vhost %s: %s/%s is missing, though there are queues: it is made anew with the numbers of entries of a "
+                "segment that are configured now. If they were others when it was made, what the queues hold is taken "
+                "for damaged, and dropped",
+                vhost,
+                store.directory,
+                VHOST_FILE_NAME,
+            )
 
 
 def recovery_text(report: RecoveryReport) -> str:

@@ -67,6 +67,8 @@ class VhostFile:
     v2_segment_entries: int = _DEFAULTS.v2_segment_entries
     #: What is wrong with it; empty if nothing is.
     problem: str = ""
+    #: There is none: the next start makes it, as configured.
+    is_missing: bool = False
 
 
 @dataclass(slots=True)
@@ -169,7 +171,7 @@ def read_vhost_file(disk: Disk, directory: str) -> VhostFile:
     path = f"{directory}/{VHOST_FILE_NAME}"
     found = VhostFile()
     if not disk.exists(path):
-        found.problem = "is missing"
+        found.problem, found.is_missing = "is missing", True
         return found
     try:
         content = read_whole(disk, path)

@@ -106,7 +106,7 @@ class _VhostCheck:
         self._noted = read_lengths(self._disk, vhost.directory)
         self._short_files = tuple(short_files(self._disk, self._noted.lengths))
         if self._scope in (Scope.NODE, Scope.VHOST):
-            _check_vhost_file(vhost, self._scope, findings)
+            _check_vhost_file(self._disk, vhost, self._scope, findings)
         for directory in vhost.queues:
             self._steps.begin(directory)
             try:
@@ -190,10 +190,25 @@ class _VhostCheck:
         return all(open_queue(self._disk, f"{siblings}/{name}", self._vhost.file).has_terms_file for name in names)
 
 
-def _check_vhost_file(vhost: VhostPlace, scope: Scope, findings: Findings) -> None:
+def _entries_found(disk: Disk, vhost: VhostPlace) -> int | None:
+    """Entries of a segment of version 2, as its files show; ``None`` if there are none. Raises `StorageError`."""
+    queues = (open_queue(disk, directory, vhost.file) for directory in vhost.queues)
+    return next((queue.v2_segment_entries for queue in queues if queue.v2_numbers), None)
+
+
+def _check_vhost_file(disk: Disk, vhost: VhostPlace, scope: Scope, findings: Findings) -> None:
     path = f"{vhost.directory}/{VHOST_FILE_NAME}"
     file: VhostFile = vhost.file
-    if file.problem:
+    if file.is_missing:
+        entries = _entries_found(disk, vhost)
+        found = f" ({entries} in version 2, by the length of a file)" if entries else ""
+        consequence = (
+            "made anew at the next start, with the entries of a segment as configured then; if these are not those of "
+            f"before{found}, what the queues hold is taken for damaged, and dropped"
+        )
+        # A vhost that has just come has its directory, and no queue.
+        findings.unfinished(bool(vhost.queues), path, None, file.problem, consequence)
+    elif file.problem:
         findings.damage(path, None, file.problem, "the vhost does not start")
     elif file.format != FORMAT:
         what = f"says format {file.format}, this Warren reads {FORMAT}"

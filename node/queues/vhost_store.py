@@ -126,6 +126,8 @@ class VhostStore:
         self._given_up: dict[QueueId, GivenUp] = {}
         #: Queues of which the files are as they were when references were counted.
         self._counted: set[QueueId] = set()
+        #: There was no ``vhost.json`` yet, or no more: what it keeps is as configured now.
+        self.has_begun = False
         self._persistent_directory = f"{self.directory}/msg_store_persistent"
         self._transient_directory = f"{self.directory}/msg_store_transient"
         try:
@@ -226,6 +228,7 @@ class VhostStore:
         path = f"{self.directory}/{VHOST_FILE_NAME}"
         if disk.exists(path):
             return self._as_kept(path, config)
+        self.has_begun = True
         kept = {key: getattr(config, key) for key in _KEPT_SETTINGS}
         content = json.dumps({"vhost": self._vhost, "format": FORMAT} | kept, indent=2).encode() + b"\n"
         # The names of the directories above, up to the node's own: where the file is they are durable.

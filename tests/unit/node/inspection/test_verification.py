@@ -355,6 +355,25 @@ def test_a_missing_store_is_damage(stopped: NodeOnDisk) -> None:
     assert (alone.findings.problems, alone.unchecked_references) == ([], 3)
 
 
+def test_a_missing_file_of_the_vhost_is_made_anew_and_may_not_fit(stopped: NodeOnDisk) -> None:
+    path = stopped.vhost / "vhost.json"
+    path.unlink()
+    problem = the_problem(stopped.directory)
+    assert (problem.kind, problem.path, problem.what) == (Kind.DAMAGE, str(path), "is missing")
+    assert problem.consequence.startswith("made anew at the next start, with the entries of a segment as configured")
+    assert "those of before (8 in version 2, by the length of a file)" in problem.consequence
+    stopped.start()
+    assert len(stopped.open().fetch(20, ack_required=False)) == 13
+    assert path.exists()
+
+
+def test_a_vhost_that_had_just_come_has_no_file_yet(tmp_path: Path) -> None:
+    (tmp_path / "n1" / "vhosts" / ("0" * 24) / "queues").mkdir(parents=True)
+    (tmp_path / "n1" / "node_name").write_text("n1")
+    problem = the_problem(tmp_path / "n1")
+    assert (problem.kind, problem.what) == (Kind.TORN, "is missing")
+
+
 LEFTOVERS: list[tuple[str, Callable[[NodeOnDisk], Path]]] = [
     ("temporary file of a queue", lambda node: node.queue() / "clean.terms.tmp"),
     ("records without an index", lambda node: node.queue() / "9.qs"),
