@@ -54,7 +54,7 @@ SETUP_LIMIT_S = 120.0
 #: Errors that a node may log though its disk is sound: what they begin with, before anything is filled in.
 EXPECTED_ERRORS = (
     "this node pauses (pause_minority)",
-    "queue %d has no other complete copy that is up",
+    "%s has no other complete copy that is up",
 )
 #: What it says when it gives up its copy of a queue, with what that had in memory.
 GIVEN_UP = ("%s: this node's copy is out of service: ", "%s: its files could not be closed cleanly: ")

@@ -26,7 +26,7 @@ from cluster.metadata.commands import (
     SetPolicy,
     SetUserTags,
 )
-from cluster.metadata.errors import NodeStillUpError
+from cluster.metadata.errors import NodeStillUpError, StillServedError
 from cluster.metadata.kinds import FIRST_PROTOCOL
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.policy.validation import PolicyError, check_carried_out, validate_policy
@@ -46,11 +46,12 @@ from cluster.runtime.admin_rows import (
     flow_row,
     live_queue_row,
     policy_row,
-    recovering_row,
     static_queue_row,
     table,
     table_in_pieces,
+    unserved_row,
 )
+from cluster.runtime.admin_served import AdminServed, NotServedError
 from cluster.runtime.admin_standing import AdminStanding
 from cluster.runtime.joining import Joining
 from cluster.runtime.node_runtime import NodeRuntime
@@ -118,6 +119,7 @@ class NodeAdmin:
         self._chance = chance
         self._standing = AdminStanding(runtime, clients)
         self._copies = AdminCopies(runtime, peers)
+        self._served = AdminServed(runtime, peers)
 
     # --- policies ---
 
@@ -172,7 +174,8 @@ class NodeAdmin:
         if isinstance(role, MasterRole):
             row |= live_queue_row(role, self._state.members)
         elif record.master == node and not record.is_down:
-            row |= recovering_row(self._runtime.queues.recovered_percent(queue.queue_id))
+            queues, queue_id = self._runtime.queues, queue.queue_id
+            row |= unserved_row(queues.recovered_percent(queue_id), is_failed=queues.is_failed(queue_id))
         elif not record.is_down:
             elsewhere.add(record.master)
 
@@ -235,19 +238,30 @@ class NodeAdmin:
         served_epoch = await self._copies.served_epoch(queue)
         if not may_be_empty:
             await self._copies.require_something(queue, NodeName(node))
-        await self._change(ForcePromote(queue.queue_id, NodeName(node), served_epoch))
+        try:
+            await self._change(ForcePromote(queue.queue_id, NodeName(node), served_epoch))
+        except StillServedError:
+            if (refusal := self._served.refusal(queue)) is not None:
+                raise refusal from None
+            raise
 
     async def held_copies(self, queue_ids: Sequence[QueueId]) -> Mapping[QueueId, int]:
         return await self._copies.held_here(queue_ids)
 
     async def purge_queue(self, vhost: str, name: str) -> int:
-        return await self._runtime.gateway.purge(self._queue(vhost, name).queue_id)
+        try:
+            return await self._served.purge(self._queue(vhost, name).queue_id)
+        except NotServedError as error:
+            raise error.refusal from None
 
     async def delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool) -> int:
         queue = self._queue(vhost, name)
-        return await delete_queue(
-            self._runtime.gateway, self._change_topology, queue, if_unused=if_unused, if_empty=if_empty
-        )
+        try:
+            return await delete_queue(
+                self._served, self._change_topology, queue, if_unused=if_unused, if_empty=if_empty
+            )
+        except NotServedError as error:
+            raise error.refusal from None
 
     async def rebalance_queues(
         self, vhost_pattern: str, queue_pattern: str, *, is_dry_run: bool
@@ -535,6 +549,8 @@ class NodeAdmin:
     def _master_role(self, queue: QueueRecord) -> MasterRole:
         role = self._runtime.queues.roles.get(queue.queue_id)
         if not isinstance(role, MasterRole):
+            if (refusal := self._served.refusal(queue)) is not None:
+                raise refusal
             raise AdminRefused(ExitCode.TEMPORARY, f"queue '{queue.name}' is changing its master: ask again")
         return role
 

@@ -24,6 +24,8 @@ from node.topology.records import BindingRecord, ExchangeRecord, QueueRecord
 Row = dict[str, Any]
 _Item = TypeVar("_Item")
 
+#: The state of a queue whose master's copy is out of service, and that no other copy can serve.
+OUT_OF_SERVICE = "out_of_service"
 #: Columns that every node can answer from the metadata alone.
 STATIC_QUEUE_COLUMNS = frozenset(
     (
@@ -139,8 +141,10 @@ def live_queue_row(role: MasterRole, members: Mapping[NodeName, MemberRecord]) -
     }
 
 
-def recovering_row(percent: int | None) -> Row:
-    """Of a queue that this node masters and does not serve yet; ``percent``: how much of it was read after a crash."""
+def unserved_row(percent: int | None, *, is_failed: bool) -> Row:
+    """Of a queue that this node masters and does not serve; ``percent``: how much of it was read after a crash."""
+    if is_failed:
+        return {"state": OUT_OF_SERVICE}
     return {} if percent is None else {"state": f"{{recovering, {percent}%}}"}
 
 

@@ -113,7 +113,7 @@ class RoomWatch:
             self._queues.forgive(queue_id)
             self._membership.queue_changed(queue_id)
         elif record.master == self._node and not record.synchronised:
-            log.info("queue %d: there is room again, the queue goes on", queue_id)
+            log.info("%s: there is room again, the queue goes on", self._records.describe(queue_id))
             self._proposals.goes_on(queue_id)
             self._queues.forgive(queue_id)
             self._roles.take_up(queue_id)

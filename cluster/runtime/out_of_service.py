@@ -39,6 +39,10 @@ class Failure(NamedTuple):
     record: MastershipRecord
     #: Its disk failed: what it holds cannot be relied on.
     is_damaged: bool
+    #: It waits for room or descriptors, and is opened again by itself.
+    is_starved: bool
+    #: In words.
+    reason: str
 
 
 class OutOfService:
@@ -73,9 +77,11 @@ class OutOfService:
                 error,
                 exc_info=error,
             )
-        failure = Failure(queue, record, is_damaged=isinstance(error, StorageError))
+        is_damaged, is_starved = isinstance(error, StorageError), isinstance(error, ShortageError)
+        reason = str(error) if is_damaged else f"{error!r}, which is a mistake of this program"
+        failure = Failure(queue, record, is_damaged, is_starved, reason)
         self._failures[queue.queue_id] = failure
-        if isinstance(error, ShortageError):
+        if is_starved:
             self._starved.add(queue.queue_id)
         return failure
 

@@ -102,9 +102,10 @@ class QueueProposals:
             self._moves.propose(record.queue_id, self._metadata.change(move), f"proposal {move}")
         else:
             log.error(
-                "queue %d has no other complete copy that is up: it is unavailable until this node has room on its "
-                "disk and descriptors again, or, if it wants neither, until what is wrong is mended and it restarts",
-                record.queue_id,
+                "%s has no other complete copy that is up: it is unavailable until this node has room on its disk and "
+                "descriptors again, or, if it wants neither, until what is wrong is mended and it restarts (`warren "
+                "store verify` on the directory of the stopped node says what is wrong); deleting it gives it up",
+                self._records.describe(record.queue_id),
             )
 
     def goes_on(self, queue_id: QueueId) -> None:
@@ -125,7 +126,7 @@ class QueueProposals:
             place = self._places.setdefault((queue_id, report.node), _Place())
             self._propose_about(place, DropMirror(queue_id, epoch, report.node))
         elif isinstance(report, ReportFenced):
-            log.warning("queue %d: epoch %d is fenced by %d", queue_id, epoch, report.known_epoch)
+            log.warning("%s: epoch %d is fenced by %d", self._records.describe(queue_id), epoch, report.known_epoch)
 
     # --- places of mirrors ---
 

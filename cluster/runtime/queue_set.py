@@ -88,6 +88,7 @@ class QueueSet:
         self.roles: dict[QueueId, Role] = {}
         self._processes: dict[QueueId, QueueProcess] = {}
         self._failed = OutOfService(node)
+        self.failure, self.starved = self._failed.get, self._failed.starved
         self._last_words = LastWords(links)
         #: What its copies hold in memory.
         self.paging = QueuePaging(self.roles, self._guarded, request_sync)
@@ -180,10 +181,6 @@ class QueueSet:
     def is_failed(self, queue_id: QueueId) -> bool:
         """True while this node's copy is out of service."""
         return queue_id in self._failed
-
-    def starved(self) -> list[QueueId]:
-        """Queues whose copy here is out of service for want of room or descriptors."""
-        return self._failed.starved()
 
     def forgive(self, queue_id: QueueId) -> None:
         """Forget why this copy is out of service: the next `follow` opens it again."""
@@ -524,8 +521,8 @@ class QueueSet:
     def tick(self, now_ms: int) -> None:
         """Time passes: throttled synchronisation goes on, stalled mirrors are noticed."""
         self._ticks.tick(now_ms)
-        for _, record, is_damaged in self._failed.to_repeat(now_ms):
-            self._cluster.storage_failed(record, is_damaged=is_damaged)
+        for failure in self._failed.to_repeat(now_ms):
+            self._cluster.storage_failed(failure.record, is_damaged=failure.is_damaged)
 
     def policy_changed(self) -> Pieces[None]:
         """Policies may have changed what queues want: mode, limits and the way of synchronisation hold at once."""

@@ -41,6 +41,11 @@ class Records:
     def find_queue(self, queue_id: QueueId) -> QueueRecord | None:
         return self._state.topology.queue_by_id(queue_id)
 
+    def describe(self, queue_id: QueueId) -> str:
+        """A queue as the log calls it."""
+        queue = self.find_queue(queue_id)
+        return f"queue {queue_id}" if queue is None else str(queue.queue_name)
+
     def queue(self, queue_id: QueueId) -> QueueRecord:
         """Of a queue that exists."""
         queue = self.find_queue(queue_id)

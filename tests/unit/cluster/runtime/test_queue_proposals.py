@@ -63,6 +63,9 @@ class Bench:
     def mastership(self, _queue_id: QueueId) -> MastershipRecord | None:
         return self.record
 
+    def describe(self, queue_id: QueueId) -> str:
+        return f"queue 'q{queue_id}' in vhost '/'"
+
     def mirrors(self, *mirrors: NodeName) -> None:
         self.record = MastershipRecord(Q, Epoch(1), N1, mirrors, (), (N1,), in_service=True)
 
