@@ -57,8 +57,8 @@ class AdminServed:
         return AdminRefused(
             ExitCode.SOFTWARE,
             f"{text}When what is wrong is mended, a restart of {record.master} opens it again, and drops what it "
-            "cannot read (so stop the node, copy its directory, and see what `warren store verify` says of that, before it "
-            "starts); delete_queue, without a condition, gives it up",
+            "cannot read (so stop the node, copy its directory, and see what `warren store verify` says of that, "
+            "before it starts); delete_queue, without a condition, gives it up",
         )
 
     async def purge(self, queue_id: QueueId) -> int:

@@ -34,6 +34,7 @@ from cluster.runtime.background import Background
 from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.records import Records
 from cluster.runtime.service_requests import ServiceRequests
+from cluster.runtime.stalled_mirrors import StalledMirrors
 from cluster.runtime.undecided import Undecided
 from node.ids import NodeName, QueueId
 
@@ -77,6 +78,7 @@ class QueueProposals:
         self._service_requests = ServiceRequests(node, metadata.change, background.spawn)
         #: Of mirrors that this node had dropped from queues it masters, and of its own copies that have room again.
         self._places: dict[tuple[QueueId, NodeName], _Place] = {}
+        self._stalled = StalledMirrors(records.describe)
         #: They are being gone through.
         self._is_readmitting = False
         #: Moves away from copies of this node that have failed, which are not decided yet.
@@ -122,7 +124,8 @@ class QueueProposals:
         elif isinstance(report, ReportTakesService):
             self._service_requests.ask(record)
         elif isinstance(report, ReportMirrorStalled):
-            log.warning("queue %d: mirror on %s does not answer, dropping it", queue_id, report.node)
+            if self._metadata.consensus.has_quorum:
+                self._stalled.stalled(queue_id, report.node)
             place = self._places.setdefault((queue_id, report.node), _Place())
             self._propose_about(place, DropMirror(queue_id, epoch, report.node))
         elif isinstance(report, ReportFenced):
@@ -148,7 +151,8 @@ class QueueProposals:
             self._look_at(key)
 
     def readmit(self) -> None:
-        """Now and then: ask for the places that are not taken yet, for some in each turn of the loop."""
+        """Every few seconds: ask for the places that are not taken yet, for some in each turn of the loop."""
+        self._stalled.look(has_quorum=self._metadata.consensus.has_quorum)
         if self._places and not self._is_readmitting:
             self._is_readmitting = True
             self._background.spawn(self._readmit(), "offering mirrors their places")
@@ -188,6 +192,8 @@ class QueueProposals:
         is_over = False
         try:
             await self._metadata.change(command)
+            if isinstance(command, DropMirror):
+                self._stalled.dropped(command.queue_id, command.node)
             # A drop that was given up was proposed before the offer: by now it is decided, or lost.
             is_over = isinstance(command, AddMirror)
         except NoQuorumError:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from cluster.metadata.commands import AddMirror, Command, DropMirror, MoveMaster, TakeService
 from cluster.metadata.errors import NoQuorumError, StaleMastershipError, UnwantedMirrorError
@@ -14,6 +17,7 @@ from cluster.mirroring.reports import ReportMirrorStalled, ReportTakesService
 from cluster.runtime.background import Background
 from cluster.runtime.housekeeping import RoomWatch
 from cluster.runtime.queue_proposals import OFFERS_PER_TURN, QueueProposals
+from cluster.runtime.stalled_mirrors import QUIET_LOOKS, StalledMirrors
 from node.errors import WarrenError
 from node.ids import Epoch, NodeName, QueueId
 
@@ -386,3 +390,74 @@ async def test_a_master_whose_copy_has_room_again_does_not_go_on_to_ask_for_anot
     await bench.turn()
     bench.proposals.goes_on(Q)
     assert bench.withdrawn == [first, second], "that one is decided"
+
+
+# --- what the log says of it ---
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if "does not answer" in record.getMessage()]
+    caplog.clear()
+    return found
+
+
+async def test_a_silent_mirror_is_told_of_once_until_it_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench()
+    bench.may_answer.clear()
+    for _ in range(3):
+        bench.stalled()
+        await bench.readmit()
+    assert told(caplog) == [
+        "n2 does not answer as a mirror of queue 'q7' in vhost '/': the cluster is asked to go on without it"
+    ]
+    bench.may_answer.set()
+    await bench.turn()
+    bench.stalled()  # it was taken back
+    await bench.readmit()
+    assert len(told(caplog)) == 1
+
+
+async def test_a_node_without_a_majority_does_not_say_what_it_cannot_do(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench()
+    bench.answer = UNDECIDED
+    bench.stalled()
+    bench.has_quorum = False
+    for _ in range(3):
+        await bench.readmit()
+        bench.stalled()
+    assert told(caplog) == []
+    bench.has_quorum = True
+    bench.stalled()
+    await bench.readmit()
+    assert len(told(caplog)) == 1, "it is silent still"
+
+
+async def test_thousands_of_silent_mirrors_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench()
+    assert bench.record is not None
+    for number in range(10_000):
+        bench.proposals.report(replace(bench.record, queue_id=QueueId(number)), ReportMirrorStalled(N2))
+    await bench.readmit()
+    assert told(caplog) == [
+        "n2 does not answer as a mirror of queue 'q0' in vhost '/', queue 'q1' in vhost '/', queue 'q2' in vhost '/' "
+        "and 9997 more: the cluster is asked to go on without it"
+    ]
+
+
+def test_a_mirror_that_has_answered_since_is_told_of_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    mirrors = StalledMirrors(str)
+    mirrors.stalled(Q, N2)
+    for _ in range(QUIET_LOOKS):
+        mirrors.look(has_quorum=True)
+    mirrors.stalled(Q, N2)
+    mirrors.look(has_quorum=True)
+    assert len(told(caplog)) == 1
+    for _ in range(QUIET_LOOKS):
+        mirrors.look(has_quorum=True)
+    mirrors.stalled(Q, N2)
+    mirrors.look(has_quorum=True)
+    assert len(told(caplog)) == 1
