@@ -71,22 +71,6 @@ def test_an_idle_node_asks_for_the_sync_of_what_maintenance_wrote_and_then_for_n
     assert not node.tick()
 
 
-def test_a_vhost_that_lost_its_file_is_a_warning_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """It starts with what is configured now, which must not be in silence: it may be something else than before."""
-    node = Files()
-    node.fill()
-    node.files.close()
-    path = node.path(VHOST_FILE_NAME)
-    node.disk.unlink(path)
-    node.start()
-    assert node.disk.exists(path)
-    node.files.close()
-    node.start()
-    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(warnings) == 1, "once, and not at the first start, nor when it is there again"
-    assert re.match(r"vhost /: .*/vhost.json is missing, though there are queues: it is made anew", warnings[0])
-
-
 @pytest.mark.parametrize(("suffix", "where"), [("0.qs", "orders"), ("0.rdq", "shared store of vhost /")])
 def test_damage_is_an_error_in_the_log(suffix: str, where: str, caplog: pytest.LogCaptureFixture) -> None:
     node = Files()
