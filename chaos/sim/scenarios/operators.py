@@ -10,6 +10,11 @@ from chaos.sim.hostile import HOSTILE
 from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
 from chaos.sim.schedule import WIRING_KINDS
 
+#: Of a drawn choice, the consumers on links of which little may wait, and their largest message in `LINK_BYTES`: on a
+#: real link these are 72 MiB, and clients may publish 128. A dozen such on their way to one node are more than may wait.
+MANY_CONSUMERS = 36
+LARGE_IN_LINK_BYTES = 9
+
 
 def conditional_delete(scene: Scene, operations: int) -> None:
     """A queue is to be deleted if it is empty, or unused. Who is about to propose that is cut off or ends, and perhaps
@@ -300,10 +305,14 @@ def hostile_commands(scene: Scene, operations: int) -> None:
 
 def full_links(scene: Scene, operations: int) -> None:
     """Links of which little may wait are slow while clients publish much, and while consumers come to what was
-    published; some break."""
+    published; some break. Each consumer has no more on its way than its window, or one large message; where there are
+    many, those of one node together have more than may wait for its link."""
     chance = scene.chance
-    scene.change(link_bytes=chance.choice(LINK_BYTES), body_bytes_max=9_000, queues=chance.choice((2, 3)), publishers=3)
+    link_bytes = chance.choice(LINK_BYTES)
+    scene.change(link_bytes=link_bytes, body_bytes_max=9_000, queues=chance.choice((2, 3)), publishers=3)
     scene.change(consumers=3, prefetch=100, hold_percent=0)
+    if chance.random() < 0.5:
+        scene.change(consumers=MANY_CONSUMERS, body_bytes_max=LARGE_IN_LINK_BYTES * link_bytes)
     for one in scene.nodes:
         for other in scene.nodes:
             if one != other and chance.random() < 0.7:
@@ -311,7 +320,7 @@ def full_links(scene: Scene, operations: int) -> None:
                 scene.at(chance.uniform(3_000, 5_000), "slow_link_end", one, other)
     for _ in range(operations):
         scene.publish(chance.uniform(0, 2_500), burst=chance.randint(4, 12))
-    for consumer in range(3):
+    for consumer in range(scene.personality.consumers):
         for _ in range(3):
             scene.at(chance.uniform(1_000, 3_000), "consume", consumer, scene.any_queue())
     for _ in range(chance.choice((0, 0, 2))):
