@@ -468,7 +468,7 @@ _ALL = (
     ),
     Safeguard(
         storage.refused_deletions_stay,
-        "What the disk refuses to delete is tried again.",
+        "What the disk refuses to delete is tried again, and what it did not show is looked for again.",
         "files from staying until the next start",
         "cluster.runtime.queue_files",
         "descriptors",

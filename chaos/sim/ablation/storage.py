@@ -160,5 +160,5 @@ def found_copies_are_durable(patches: Patches) -> None:
 
 
 def refused_deletions_stay(patches: Patches) -> None:
-    """What could not be deleted for want of a descriptor stays until the next start."""
+    """What could not be deleted, or be seen for want of a descriptor, stays until the next start."""
     patches.setattr(NodeQueueFiles, "_delete_again", lambda _self, _now_ms: None)

@@ -39,7 +39,8 @@ def _come_and_go(scene: Scene, node: str, at_ms: float, end_ms: float) -> None:
 
 
 def descriptors(scene: Scene, operations: int) -> None:
-    """A node may open no more files for a while, or only a few: as it works, starts, is given copies, deletes."""
+    """A node may open no more files for a while, or only a few: as it works, starts, is given copies, deletes. Then a
+    queue may be deleted while a node is away, which comes back and can hardly see what it has of that."""
     chance = scene.chance
     _busy_disks(scene)
     scene.traffic(0, scene.length_ms, operations * 2)
@@ -51,6 +52,15 @@ def descriptors(scene: Scene, operations: int) -> None:
         scene.at(end_ms, "short_of_files_end", node)
         scene.at(end_ms + 50, "start", node)
         at_ms = end_ms + chance.uniform(300, 1_000)
+    if chance.random() < 0.3:
+        node, end_ms = scene.any_node(), at_ms + chance.choice((1_500, 4_000))
+        scene.at(at_ms, chance.choice(("kill", "power")), node)
+        scene.at(at_ms + 100, "delete", scene.any_queue())
+        # It has none open: with so many, or one more, a life begins.
+        scene.at(at_ms + 200, "short_of_files", node, chance.choice((1, 2, 2, 3)))
+        scene.at(at_ms + 600, "start", node)
+        scene.at(end_ms, "short_of_files_end", node)
+        scene.at(end_ms + 50, "start", node)
 
 
 def same_epoch(scene: Scene, operations: int) -> None:
