@@ -180,6 +180,13 @@ _ALL = (
         "unnoticed_restart",
     ),
     Safeguard(
+        metadata.master_restart_unnoticed,
+        "A master that restarted unnoticed begins a new epoch, or gives way to a mirror that has everything.",
+        "the same, and a queue from being served by who has forgotten what it said",
+        "cluster.metadata.state",
+        "unnoticed_restart",
+    ),
+    Safeguard(
         metadata.commands_break_off,
         "A committed command is carried out or refused, whatever it is (B2).",
         "all nodes from stopping at the same entry, at every start",

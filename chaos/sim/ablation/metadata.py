@@ -10,7 +10,7 @@ from cluster.metadata import mastership as rules
 from cluster.metadata import state as metadata_state
 from cluster.metadata.masterships import Masterships
 from cluster.metadata.record_changes import RecordChanges
-from cluster.metadata.records import MastershipRecord
+from cluster.metadata.records import MastershipRecord, is_owned_by_connection_of
 from cluster.metadata.state import MetadataState
 from cluster.policy.placement import suggest_nodes
 from cluster.raft.core import RaftCore
@@ -79,11 +79,22 @@ def placed_before_service(patches: Patches) -> None:
 
 def restart_unnoticed(patches: Patches) -> None:
     """A mirror in a new life is still taken for the one that had everything in its memory."""
+    restarted = MetadataState._restarted_unnoticed
 
     def believe(self: MetadataState, queue: QueueRecord, node: NodeName) -> None:
-        record = self.masterships[queue.queue_id]
-        if record.master == node:
-            self._follow(queue, replace(record), "master_restarted")
+        if is_owned_by_connection_of(queue, node) or node not in self.masterships[queue.queue_id].mirrors:
+            restarted(self, queue, node)
+
+    patches.setattr(MetadataState, "_restarted_unnoticed", believe)
+
+
+def master_restart_unnoticed(patches: Patches) -> None:
+    """A master in a new life goes on in its epoch as the one that had everything in its memory."""
+    restarted = MetadataState._restarted_unnoticed
+
+    def believe(self: MetadataState, queue: QueueRecord, node: NodeName) -> None:
+        if is_owned_by_connection_of(queue, node) or self.masterships[queue.queue_id].master != node:
+            restarted(self, queue, node)
 
     patches.setattr(MetadataState, "_restarted_unnoticed", believe)
 
