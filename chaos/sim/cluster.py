@@ -145,11 +145,13 @@ class SimulatedCluster(DiskFaults):
                 f"end of {machine.name}, life {process.number}: {reason or 'stopped'}", machine.name, begins=DOWN
             )
             is_suspect = machine.is_disk_suspect
-            if machine.is_joining and "delete its data directory" in reason:
-                machine.is_forgotten = True
+            is_sent_away = machine.is_joining and "delete its data directory" in reason
+            if is_sent_away and not machine.is_let_in:
+                machine.is_forgotten = True  # whoever was let in is right to be there: an empty disk would hide that
             self._end(machine, is_silent=self._stopping_hosts.pop(machine.name, None) is process)
             machine.disk.lose_handles()
-            is_expected = is_suspect or machine.disk_before is not None or machine.is_forgotten or machine.is_joining
+            is_refused = machine.is_joining and not is_sent_away
+            is_expected = is_suspect or machine.disk_before is not None or machine.is_forgotten or is_refused
             if reason and machine.is_downgraded and "upgrade this node" in reason:
                 self._install(machine, NEWEST_PROTOCOL)
                 machine.is_restarting = True
@@ -406,7 +408,7 @@ class SimulatedCluster(DiskFaults):
             machine.disk_before = None
         elif machine.process is None or not machine.is_joining:
             machine.is_forgotten = True
-        machine.is_joining = True
+        machine.is_joining, machine.is_let_in = True, False
 
     def joined(self, name: str) -> None:
         """It is a member again, as a new node."""
@@ -431,7 +433,7 @@ class SimulatedCluster(DiskFaults):
 
     def let_in(self, name: str) -> None:
         """The cluster has decided that this node may join."""
-        self.machines[name].is_alone = False
+        self.machines[name].is_alone, self.machines[name].is_let_in = False, True
 
     def operate(self, at: str, request: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> asyncio.Task[None] | None:
         """Have an operator ask a node for something, once, whatever comes of it."""

@@ -306,6 +306,8 @@ class Machine:
         self.is_forgotten = False
         #: Its node is to join as a new one: a peer that has not heard yet refuses it, and it ends.
         self.is_joining = False
+        #: It joins, and the cluster has let its directory in.
+        self.is_let_in = False
         #: It has not been let in yet, and is a cluster of its own.
         self.is_alone = False
         self.config = node_config(name, personality)
@@ -480,7 +482,7 @@ class Machine:
         """An empty disk, for ever."""
         self.wipe_disk()
         self.disk_before = None
-        self.is_forgotten = False
+        self.is_forgotten = self.is_let_in = False
 
     def process_ended(self) -> None:
         """It is gone, in whatever way."""

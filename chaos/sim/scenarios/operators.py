@@ -10,8 +10,8 @@ from chaos.sim.hostile import HOSTILE
 from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
 from chaos.sim.schedule import WIRING_KINDS
 
-#: Of a drawn choice, the consumers on links of which little may wait, and their largest message in `LINK_BYTES`: on a
-#: real link these are 72 MiB, and clients may publish 128. A dozen such on their way to one node are more than may wait.
+#: Of a drawn choice, the consumers on links of which little may wait, and their largest message, as so many times what
+#: congests the link: 72 MiB on a real one, where clients may publish 128. Half a dozen of these are more than may wait.
 MANY_CONSUMERS = 36
 LARGE_IN_LINK_BYTES = 9
 
