@@ -9,8 +9,8 @@ order the cluster has decided; and some states that are only worth knowing to ha
 *Moments* that a step can lie in wait for (`chaos.sim.steps`), each said of the node in whose turn it comes:
 *voted*, a vote was given and is on its way to the disk; *committed*, an entry was applied by the first node;
 *unsettled*, the master in service learns that a complete copy is none of its mirrors; *deleting*, a deletion under a
-condition is about to be proposed; *reclaiming*, a step of compaction was taken; *carrying over*, a journal may be
-deleted.
+condition is about to be proposed; *filled*, a master is about to say that a mirror lacks nothing; *reclaiming*, a step
+of compaction was taken; *carrying over*, a journal may be deleted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chaos.history import Kind
 from chaos.sim.loop import Process, SimulatedLoop
 from chaos.sim.raft_watch import RaftWatch
 from chaos.sim.record_watch import RecordWatch
-from cluster.metadata.commands import ChangeTopology, Command, Request
+from cluster.metadata.commands import ChangeTopology, Command, MirrorSynchronised, Request
 from cluster.metadata.events import Applied, MastershipChanged
 from cluster.metadata.mastership import is_settled
 from cluster.metadata.records import MastershipRecord
@@ -211,6 +211,8 @@ class Listener:
         if isinstance(change, DeleteQueue) and change.epoch is not None and change.queue_id is not None:
             self._records.asked_to_delete(QueueId(change.queue_id), Epoch(change.epoch))
             self._moment("deleting", self._process.name)
+        elif isinstance(command, MirrorSynchronised):
+            self._moment("filled", self._process.name)
 
     def _asked_to_vote(self, core: RaftCore, _result: None, request: VoteRequest) -> None:
         if core.voted_for == request.sender:

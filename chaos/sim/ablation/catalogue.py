@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaos.sim.ablation import metadata, mirroring, sessions, storage
+from chaos.sim.ablation import metadata, mirroring, mirrors, sessions, storage
 from chaos.sim.ablation.safeguard import Safeguard
 
 _ALL = (
@@ -171,6 +171,28 @@ _ALL = (
         "cluster.metadata.state",
         "policy_changes",
         unseen_because="a policy has to change between an election and the service that follows in the next commit",
+    ),
+    Safeguard(
+        mirrors.late_reports_elect_nobody,
+        "A mirror that is reported to lack nothing when its queue is down already is elected (B7).",
+        "a queue from staying down beside a complete copy that is up",
+        "cluster.metadata.record_changes",
+        "late_report",
+    ),
+    Safeguard(
+        mirrors.lost_copies_count,
+        "The copy of a master whose disk has failed is not complete any more when another takes over (B7).",
+        "the others from waiting for it, and from electing it",
+        "cluster.metadata.mastership",
+        "failed_disk",
+        unseen_because="the node itself leaves the record at once, and no disk here loses what was confirmed",
+    ),
+    Safeguard(
+        mirrors.dropped_copies_are_deleted,
+        "A mirror that is dropped for its silence keeps its files (B7).",
+        "the only complete copy that is left, and from being copied as a whole when it returns",
+        "cluster.runtime.queue_set",
+        "stalled_mirror",
     ),
     Safeguard(
         metadata.restart_unnoticed,

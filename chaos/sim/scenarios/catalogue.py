@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chaos.sim.drawing import draw_schedule
-from chaos.sim.scenarios import disks, failovers, operators, sharing, shortages, working
+from chaos.sim.scenarios import disks, failovers, mirrors, operators, sharing, shortages, working
 from chaos.sim.scenarios.scene import Scenario
 from chaos.sim.schedule import Schedule
 
@@ -37,6 +37,12 @@ SCENARIOS: Mapping[str, Scenario] = {
         ),
         Scenario(
             "newcomer", "a mirror joins beside a slow disk, is not filled, and must take over", failovers.newcomer
+        ),
+        Scenario(
+            "late_report", "what a master says of its mirror comes when the queue is down already", mirrors.late_report
+        ),
+        Scenario(
+            "stalled_mirror", "a complete mirror is dropped for its silence, its master ends", mirrors.stalled_mirror
         ),
         Scenario("partition", "a node against the others, paused nodes, broken links, and a heal", failovers.partition),
         Scenario("sessions", "links between nodes break while consumers hold much and come and go", failovers.sessions),
