@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 from chaos.history import Kind, ProcessLog
 from chaos.sim.release_watch import ReleaseWatch
+from chaos.sim.service_watch import Services
 from cluster.composition import Node
 from cluster.metadata.commands import (
     AdmitNode,
@@ -97,6 +98,7 @@ class RecordWatch:
         self._violate = violate
         self._note = note
         self._releases = ReleaseWatch(violate, note)
+        self.services = Services()
         #: Node that the cluster has declared down, or forgotten -> when it counted as up again, in microseconds.
         self._up_again: dict[str, int] = {}
         #: Nodes that were forgotten, or let in.
@@ -184,6 +186,7 @@ class RecordWatch:
             self._new[request.command.node] = None
             self.on_let_in(request.command.node)
         for event in outcome.events:
+            self.services.decided(event, self._log.now_us())
             self._decided(state, request, event)
         return True
 

@@ -29,6 +29,7 @@ from chaos.sim.insides import route_to
 from chaos.sim.judge import Circumstances, HandOut, Violation, entries_of, judge
 from chaos.sim.link_sizes import sizes_of_links
 from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
+from chaos.sim.orderly import flagged_for_nothing, is_orderly
 from chaos.sim.raft_watch import RaftWatch
 from chaos.sim.record_watch import RecordWatch
 from chaos.sim.schedule import Personality, Schedule
@@ -315,7 +316,11 @@ class Run:
             self.stage.sightings.note("an acknowledgement was proven")
         self.records.finish()
         circumstances = self._circumstances()
-        for violation in judge(history.events, circumstances)[:VIOLATIONS_MAX]:
+        found = judge(history.events, circumstances)
+        if is_orderly(self.schedule):
+            services = self.records.services
+            found += flagged_for_nothing(history.events, circumstances.hand_outs, services.of_queues, services.unrest)
+        for violation in found[:VIOLATIONS_MAX]:
             self.stage.found(violation)
         entries = entries_of(history.events, circumstances.nodes)
         self.world.answers.judge(history.events, entries, self.records.ignorance)

@@ -73,6 +73,20 @@ _ALL = (
         "forced_promotion",
     ),
     Safeguard(
+        mirrors.clean_stops_say_nothing,
+        "A master that stops in order leaves on its disk how far it has delivered (B10).",
+        "consumers from the flag on what nobody was given before",
+        "cluster.mirroring.promotion",
+        "clean_stops",
+    ),
+    Safeguard(
+        mirrors.ends_are_not_heard,
+        "A master that stops in order tells its mirrors how far it has delivered (B10).",
+        "the same, when another one takes over",
+        "cluster.mirroring.mirror",
+        "clean_stops",
+    ),
+    Safeguard(
         mirroring.repetitions_are_stored,
         "A message that is sent again after a failover is known by the counter of its origin.",
         "consumers from messages that are there twice",

@@ -1,4 +1,4 @@
-"""Safeguards of what the record says about copies, and of copies that it does not name, taken away."""
+"""Safeguards of what is known of copies, taken away: what they hold, who has one, how far they were delivered."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import replace
 from chaos.sim.ablation.safeguard import Patches
 from cluster.metadata import mastership as rules
 from cluster.metadata.records import MastershipRecord
+from cluster.mirroring import master
+from cluster.mirroring.messages import EndOp
+from cluster.mirroring.mirror import MirrorReplica
 from cluster.runtime.queue_set import QueueSet
-from node.ids import NodeName
+from node.ids import Epoch, NodeName
 from node.topology.records import QueueRecord
 
 
@@ -41,3 +44,18 @@ def dropped_copies_are_deleted(patches: Patches) -> None:
         leave(self, queue, delete=True)
 
     patches.setattr(QueueSet, "_leave", delete)
+
+
+def clean_stops_say_nothing(patches: Patches) -> None:
+    """A master that recovers its copy flags everything in it, also after a stop in order."""
+    patches.setattr(master, "knows_deliveries", lambda *_: False)
+
+
+def ends_are_not_heard(patches: Patches) -> None:
+    """A mirror goes by the horizon of its master, also when that has said how far it has delivered."""
+    apply = MirrorReplica._ended
+
+    def go_by_horizon(self: MirrorReplica, epoch: Epoch, end: EndOp) -> None:
+        apply(self, epoch, replace(end, delivered_below=max(end.delivered_below, self._heard_horizon)))
+
+    patches.setattr(MirrorReplica, "_ended", go_by_horizon)

@@ -58,6 +58,7 @@ SCENARIOS: Mapping[str, Scenario] = {
             failovers.elections,
         ),
         Scenario("orderly_restarts", "nodes stop and start, with the power going meanwhile", disks.orderly_restarts),
+        Scenario("clean_stops", "nodes stop and start in order, and nothing else happens", disks.clean_stops),
         Scenario("single_disk", "queues without mirrors, and the power goes at a confirm", disks.single_disk),
         Scenario("wiped_disk", "a node comes back with an empty disk", disks.wiped_disk),
         Scenario("failed_disk", "a disk refuses to write, and its node is the last to be left", disks.failed_disk),

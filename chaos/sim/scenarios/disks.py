@@ -29,6 +29,38 @@ def orderly_restarts(scene: Scene, operations: int) -> None:
         at_ms += chance.uniform(600, 1_500)
 
 
+def clean_stops(scene: Scene, operations: int) -> None:
+    """Nodes are stopped and started in order and nothing else happens to them: all together, all one after the other,
+    or one; with messages that somebody consumes, and others that nobody has been given. Then everybody consumes."""
+    chance = scene.chance
+    scene.change(
+        queues=2,
+        consumers=2,
+        policy=chance.choice((ALL_AUTOMATIC, ALL_AUTOMATIC, {})),
+        persistent_percent=100,
+        prefetch=chance.choice((1, 3)),
+        hold_percent=chance.choice((0, 50)),
+    )
+    at_ms = 0.0
+    for _ in range(2):
+        scene.at(at_ms, "consume", 0, 0)
+        for _ in range(max(2, operations // 4)):
+            scene.publish(at_ms + chance.uniform(0, 900))
+        at_ms += 1_200
+        stopped = scene.shuffled()[: chance.choice((1, 2, len(scene.nodes), len(scene.nodes)))]
+        pause_ms = chance.choice((0, 0, 30, 300, 1_000))
+        for node in stopped:
+            scene.at(at_ms, "stop", node)
+            at_ms += chance.uniform(0, pause_ms)
+        at_ms += chance.uniform(1_500, 3_000)
+        for node in chance.sample(stopped, len(stopped)):
+            scene.at(at_ms, "start", node)
+            at_ms += chance.choice((0, 20, 400))
+        at_ms += chance.uniform(1_500, 2_500)
+    for consumer in range(2):
+        scene.at(at_ms, "consume", consumer, consumer)
+
+
 def single_disk(scene: Scene, operations: int) -> None:
     """Queues without mirrors: what was confirmed is on one disk, and the power goes again and again, once in the moment
     of a confirm, while files are carried over, compacted and removed."""
