@@ -69,6 +69,8 @@ class Answers:
         self.is_calm = False
         #: Vhosts come and go.
         self.has_tenants = False
+        #: Clients whose users come and go, or their vhosts (`chaos.sim.lodgers`).
+        self.lodgers: set[str] = set()
         #: Clients that have asked for what is not done: to stop the flow of a channel.
         self.stops_flow: set[str] = set()
         #: Clients that have given back all that is theirs in one word, and settle what was on its way once more.
@@ -87,6 +89,8 @@ class Answers:
 
     def _is_expected(self, client: str, node: str, error: ClosedError, sent_us: int) -> bool:
         text, p = str(error), self._personality
+        if client in self.lodgers and _is_of_lodgers(error.code, text):
+            return True
         match error.code:
             case 320:
                 return any(said in text for said in FAREWELLS) or self._is_of_tenants(text)
@@ -156,6 +160,12 @@ class Answers:
                 node = entries[event.channel_id]
                 if not _has_lacked(ignorance.get(event.queue_id, ()), node, from_us, event.t_hi_us):
                     self._violate("returned", f"message {message} was returned by {node}, which had the queue")
+
+
+def _is_of_lodgers(code: int, text: str) -> bool:
+    """Their users or vhosts are gone. (Who may not log in is not told why.)"""
+    is_named = "lodger" in text
+    return (code == 403 and "Login was refused" in text) or (code in (320, 403, 530) and is_named)
 
 
 def _has_lacked(ignorance: Sequence[Ignorance], node: str, from_us: int, until_us: int) -> bool:

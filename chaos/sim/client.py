@@ -395,9 +395,13 @@ class Channel:
 class Connection(asyncio.Protocol):
     """One connection to one node; made by `open_connection`."""
 
-    def __init__(self, vhost: str = "/", told: Callable[[ClosedError, int], None] = _nothing) -> None:
-        """``told`` hears why the broker ends this, or a channel of it, and when it has sent that (microseconds)."""
+    def __init__(
+        self, vhost: str = "/", told: Callable[[ClosedError, int], None] = _nothing, *, user: str = "guest"
+    ) -> None:
+        """``told`` hears why the broker ends this, or a channel of it, and when it has sent that (microseconds).
+        ``user``: whose password is the name."""
         self._vhost = vhost
+        self._user = user
         self.told = told
         self._transport: SimulatedTransport
         self._buffer = b""
@@ -495,8 +499,8 @@ class Connection(asyncio.Protocol):
                 raise ProtocolError(f"channel {number} was never opened")
             channel.received(method)
         elif isinstance(method, commands.Connection.Start):
-            response = b"\0guest\0guest"
-            self.send(frame.marshal(commands.Connection.StartOk(_CAPABILITIES, "PLAIN", response.decode(), "en_US"), 0))
+            response = f"\0{self._user}\0{self._user}"
+            self.send(frame.marshal(commands.Connection.StartOk(_CAPABILITIES, "PLAIN", response, "en_US"), 0))
         elif isinstance(method, commands.Connection.Tune):
             tuned = commands.Connection.TuneOk(method.channel_max, FRAME_MAX_BYTES, HEARTBEAT_S)
             self.send(frame.marshal(tuned, 0) + frame.marshal(commands.Connection.Open(self._vhost), 0))
@@ -534,11 +538,12 @@ async def open_connection(
     timeout_s: float = 5.0,
     *,
     vhost: str = "/",
+    user: str = "guest",
     told: Callable[[ClosedError, int], None] = _nothing,
 ) -> Connection:
-    """Connect and log in as guest. Raises `ClosedError`, `OSError` or `TimeoutError`. ``told``: see `Connection`."""
+    """Connect and log in. Raises `ClosedError`, `OSError` or `TimeoutError`. ``told``: see `Connection`."""
     async with asyncio.timeout(timeout_s):
-        connection = await connect(network, process, host, address, lambda: Connection(vhost, told))
+        connection = await connect(network, process, host, address, lambda: Connection(vhost, told, user=user))
         assert isinstance(connection, Connection), "it was made here"
         try:
             await connection.opened()

@@ -372,10 +372,19 @@ def record_settlement(
 class Visitor(Client):
     """Makes single requests: declares, purges, deletes, gets; and drains the queues in the end."""
 
-    def __init__(self, name: str, world: Surroundings, queue_name: Callable[[int], str], *, vhost: str = "/") -> None:
+    def __init__(
+        self,
+        name: str,
+        world: Surroundings,
+        queue_name: Callable[[int], str],
+        *,
+        vhost: str = "/",
+        user: str = "guest",
+    ) -> None:
         super().__init__(name, world, ProcKind.CONSUMER)
         self._queue_name = queue_name
         self._vhost = vhost
+        self._user = user
 
     async def request(
         self, ask: Callable[[Channel], Any], timeout_s: float = ANSWER_TIMEOUT_S, *, entry: int | None = None
@@ -390,6 +399,7 @@ class Visitor(Client):
                 self.world.nodes[at],
                 CONNECT_TIMEOUT_S,
                 vhost=self._vhost,
+                user=self._user,
                 told=self.told_at(at),
             )
             try:

@@ -37,6 +37,10 @@ EXCLUSIVE, FIRST, TOLD = "exclusive", "first", "told"
 DIRECT, TOPIC, HEADERS, ARGUED, BY_POLICY = "direct", "topic", "headers", "argued", "policy"
 WIRING_KINDS = (DIRECT, TOPIC, HEADERS, ARGUED, BY_POLICY)
 
+#: What is deleted under a client that is connected (`chaos.sim.lodgers`): its user, its vhost, or both.
+OF_USER, OF_VHOST, OF_BOTH = "user", "vhost", "both"
+LODGINGS = (OF_USER, OF_VHOST, OF_BOTH)
+
 
 class Step(NamedTuple):
     """Something that is done at a time; ``args`` are numbers, strings and lists of them."""

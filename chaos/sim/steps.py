@@ -11,6 +11,7 @@ from chaos.sim.client import NOT_FOUND, PRECONDITION_FAILED, Channel, ClosedErro
 from chaos.sim.declaring import Declarer
 from chaos.sim.hostile import propose_hostile
 from chaos.sim.keepers import Keeper
+from chaos.sim.lodgers import Lodger
 from chaos.sim.machine import sync_queue
 from chaos.sim.schedule import DIRECT, Step
 from chaos.sim.stage import NOWHERE, VHOST, Stage, policy_record, queue_name
@@ -46,6 +47,7 @@ class Steps:
         self._tenants: dict[int, Tenant] = {}
         self._wirings: dict[int, Wiring] = {}
         self._keepers: dict[int, Keeper] = {}
+        self._lodgers: dict[int, Lodger] = {}
         stage.world.on_moment = self._moment_has_come
 
     def do(self, step: Step) -> None:
@@ -274,6 +276,12 @@ class Steps:
         stage = self._stage
         tenant = self._tenants.setdefault(number, Tenant(stage, number))
         stage.operations.append(stage.visitor.process.create_task(tenant.stay(lasts_ms)))
+
+    def _lodging(self, number: int, lasts_ms: int, what: str, entry: int) -> None:
+        """A user or a vhost is made, or both, and deleted after a while under a client that is connected."""
+        stage = self._stage
+        lodger = self._lodgers.setdefault(number, Lodger(stage, number))
+        stage.operations.append(stage.visitor.process.create_task(lodger.lodge(lasts_ms, what, entry)))
 
     def _declaring(self, number: int, lasts_ms: int) -> None:
         """Exchanges are declared, looked for on every node, and deleted, for so long."""

@@ -488,6 +488,20 @@ _ALL = (
         "tenants",
     ),
     Safeguard(
+        sessions.deleted_users_stay,
+        "Connections of a user that is deleted are closed (B9).",
+        "what a client may not use any more",
+        "node.broker.broker",
+        "lodgers",
+    ),
+    Safeguard(
+        sessions.clients_of_deleted_vhosts_stay,
+        "Connections to a vhost that is deleted are closed (B9).",
+        "clients from going on in a vhost that is none",
+        "node.broker.broker",
+        "lodgers",
+    ),
+    Safeguard(
         storage.given_up_copies_forget,
         "Who gives a copy up says which references of the shared store it holds.",
         "messages of other queues from being given back twice",

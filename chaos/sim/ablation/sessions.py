@@ -12,6 +12,7 @@ from cluster.sessions.early import EarlyDeliveries, EarlyDelivery
 from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import SessionReply
 from cluster.sessions.routes import Route
+from node.broker import Broker
 from node.queues.backing_queue import Delivery
 from node.queues.consumers import Consumer, deal
 from node.queues.outgoing import Outgoing
@@ -76,3 +77,19 @@ def early_deliveries_are_overtaken(patches: Patches) -> None:
 def attaching_is_not_awaited(patches: Patches) -> None:
     """A node that had consumers of a queue is not waited for until it has named them."""
     patches.setattr(SessionHost, "is_attaching", lambda _self, _queue_id: False)
+
+
+def deleted_users_stay(patches: Patches) -> None:
+    """Who is connected stays, also as a user that is deleted."""
+
+    def object_to_vhosts(self: Broker, _user: str, vhost: str | None) -> str | None:
+        is_gone = vhost is not None and not self.parts.catalogue.topology.has_vhost(vhost)
+        return f"vhost '{vhost}' is deleted" if is_gone else None
+
+    patches.setattr(Broker, "objection", object_to_vhosts)
+
+
+def clients_of_deleted_vhosts_stay(patches: Patches) -> None:
+    """Who is connected stays, also to a vhost that is deleted."""
+    object_to = Broker.objection
+    patches.setattr(Broker, "objection", lambda self, user, _vhost: object_to(self, user, None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chaos.sim.scenarios.operators import a_policy
 from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
+from chaos.sim.schedule import LODGINGS
 from chaos.sim.troubles import draw_work
 
 
@@ -102,3 +103,31 @@ def _disturb(scene: Scene, at_ms: float) -> None:
                 for queue in range(scene.personality.queues):
                     scene.at(at_ms + lasts_ms, "ambush_end", queue)
         at_ms += chance.uniform(200, 1_500)
+
+
+def lodgers(scene: Scene, operations: int) -> None:
+    """Users and vhosts are made, and deleted under clients that are connected, while nodes end, stand still, are cut
+    off, or hear late of what is decided."""
+    chance = scene.chance
+    scene.traffic(0, scene.length_ms, operations // 3)
+    for number in range(chance.choice((1, 2, 3))):
+        at_ms = chance.uniform(200, 1_000)
+        while at_ms < scene.length_ms:
+            stays_ms, entry = chance.choice((0, 300, 1_500)), chance.randrange(len(scene.nodes))
+            scene.at(at_ms, "lodging", number, stays_ms, chance.choice(LODGINGS), entry)
+            at_ms += chance.uniform(300, 2_500)
+    if chance.random() < 0.3:
+        return
+    at_ms = 900.0
+    while at_ms < scene.length_ms:
+        victim, lasts_ms = scene.any_node(), chance.uniform(300, 3_000)
+        begin = chance.choice(("kill", "power", "stop", "pause", "isolate", "late", "late"))
+        if begin == "late":
+            for other in scene.nodes:
+                if other != victim:
+                    scene.at(at_ms, "slow_link", other, victim, chance.choice((20, 100, 300)))
+                    scene.at(at_ms + lasts_ms, "slow_link_end", other, victim)
+        else:
+            scene.at(at_ms, begin, victim)
+            scene.at(at_ms + lasts_ms, f"{begin}_end" if begin in ("pause", "isolate") else "start", victim)
+        at_ms += chance.uniform(800, 2_500)
