@@ -8,7 +8,8 @@ Checked: one index carries one request on every node; a queue's epochs only grow
 one master for ever, whoever looks; and **a copy that lacks something takes over only where it may**. This last is an
 independent reading of the promise: an operator's force apart, only under ``ha-promote-on-failure = always`` (and
 ``-on-shutdown``, if the master announced its end), and only a mirror that was following it; under ``when-synced``,
-never. And what is deleted under a condition is deleted in the epoch in which the condition was looked at.
+never. Whoever hands over because its disk has failed is complete no longer. And what is deleted under a condition is
+deleted in the epoch in which the condition was looked at.
 
 Noted, for the judge:
 
@@ -38,6 +39,7 @@ from cluster.metadata.commands import (
     ForcePromote,
     ForgetNode,
     MirrorSynchronised,
+    MoveMaster,
     NodeDown,
     Request,
 )
@@ -249,6 +251,10 @@ class RecordWatch:
         old, new = event.old, event.new
         is_new_epoch = new.epoch > old.epoch
         self.epochs[event.queue_id] = new.epoch
+        command = request.command
+        if isinstance(command, MoveMaster) and command.is_old_lost and old.master in new.complete:
+            text = f"queue {new.queue_id}: {old.master} hands over because its disk has failed, and counts as complete"
+            self._violate("promotion", text)
         if is_new_epoch and not new.is_down:
             self._elected(state, request, old, new)
         self._note_change(old, new)

@@ -199,7 +199,6 @@ _ALL = (
         "the others from waiting for it, and from electing it",
         "cluster.metadata.mastership",
         "failed_disk",
-        unseen_because="the node itself leaves the record at once, and no disk here loses what was confirmed",
     ),
     Safeguard(
         mirrors.dropped_copies_are_deleted,

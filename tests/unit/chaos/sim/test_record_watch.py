@@ -7,11 +7,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from chaos.history import ProcKind
 from chaos.sim.loop import SimulatedLoop, simulated_loop
 from chaos.sim.record_watch import RecordWatch
 from chaos.sim.workload import MemoryHistory
-from cluster.metadata.events import MemberChanged
+from cluster.metadata.commands import MoveMaster
+from cluster.metadata.events import MastershipChanged, MemberChanged
 from cluster.metadata.records import MastershipRecord, MemberRecord
 from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.topology.records import QueueRecord
@@ -108,3 +111,21 @@ def test_a_node_counts_as_dead_until_it_is_up_again() -> None:
     assert watch.was_down("n1", 1_500_000)
     assert not watch.was_down("n1", 2_500_000)
     assert not watch.was_down("n2", 0)
+
+
+@pytest.mark.parametrize(
+    ("is_lost", "complete", "found"),
+    [(True, (N2, N1), ["promotion"]), (True, (N2,), []), (False, (N2, N1), [])],
+)
+def test_who_hands_over_with_a_failed_disk_is_complete_no_longer(
+    is_lost: bool, complete: tuple[NodeName, ...], found: list[str]
+) -> None:
+    violations: list[str] = []
+    log = MemoryHistory(simulated_loop()).process(ProcKind.OBSERVER)
+    watch = RecordWatch(log, lambda _name: None, lambda kind, _text: violations.append(kind))
+    old = replace(record(1, N1), mirrors=(N2,), synchronised=(N2,), following=(N2,), complete=(N1, N2))
+    new = replace(old, epoch=Epoch(2), master=N2, mirrors=(N1,), synchronised=(), following=(), complete=complete)
+    state: Any = SimpleNamespace(topology=SimpleNamespace(queue_by_id=lambda _queue_id: Q0))
+    request: Any = SimpleNamespace(command=MoveMaster(QUEUE, old.epoch, N2, is_old_lost=is_lost))
+    watch._decided(state, request, MastershipChanged(QUEUE, old, new, "moved"))
+    assert violations == found
