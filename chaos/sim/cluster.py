@@ -56,6 +56,8 @@ class SimulatedCluster(DiskFaults):
         self.deaths: dict[str, list[int]] = {name: [] for name in self.machines}
         #: Node -> times at which it lost what was not synced.
         self.powers: dict[str, list[int]] = {name: [] for name in self.machines}
+        #: Node -> when it was started (True), or told to stop (False), microseconds.
+        self.orders: dict[str, list[tuple[int, bool]]] = {}
         #: Names of auto-delete queues that may stay: only a node that is lost knew that they had a consumer.
         self.consumed_in_secret: dict[str, None] = {}
         #: Hears of rare states that were reached, see `chaos.sim.sometimes`.
@@ -115,6 +117,7 @@ class SimulatedCluster(DiskFaults):
                 self.powers[name].append(self._now_us())
                 machine.disk.has_lost_writes = False
             process = machine.start_process()
+            self._note_order(name, is_start=True)
             self._tell(f"start {name}, life {process.number}", name, ends=DOWN)
             process.create_task(self._live(machine, process), name=name)
 
@@ -216,6 +219,7 @@ class SimulatedCluster(DiskFaults):
         """SIGTERM. ``is_with_host``: its address goes with it, as that of a container does; nobody is refused then."""
         node, process = self.nodes.get(name), self.machines[name].process
         if node is not None and process is not None:
+            self._note_order(name, is_start=False)
             self._tell(f"stop {name}", name)
             if is_with_host:
                 self._stopping_hosts[name] = process
@@ -279,6 +283,9 @@ class SimulatedCluster(DiskFaults):
         else:
             self.network.process_died(process)
         machine.process_ended()
+
+    def _note_order(self, name: str, *, is_start: bool) -> None:
+        self.orders.setdefault(name, []).append((self._now_us(), is_start))
 
     def _now_us(self) -> int:
         return 1 + int(self.loop.now_s * 1e6)

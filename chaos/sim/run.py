@@ -318,8 +318,8 @@ class Run:
         circumstances = self._circumstances()
         found = judge(history.events, circumstances)
         if is_orderly(self.schedule):
-            services = self.records.services
-            found += flagged_for_nothing(history.events, circumstances.hand_outs, services.of_queues, services.unrest)
+            hand_outs, orders = circumstances.hand_outs, self.cluster.orders
+            found += flagged_for_nothing(history.events, hand_outs, self.records.services, orders)
         for violation in found[:VIOLATIONS_MAX]:
             self.stage.found(violation)
         entries = entries_of(history.events, circumstances.nodes)

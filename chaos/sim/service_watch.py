@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cluster.metadata.events import Event, MastershipChanged, MemberChanged, QueueCreated
@@ -14,8 +16,8 @@ class Service(NamedTuple):
     at_us: int
     epoch: int
     master: str
-    #: Its synchronised mirrors, as the last record of this service names them.
-    heirs: tuple[str, ...] = ()
+    #: The mirrors that the last record of this service calls synchronised, and since when it does.
+    heirs: Mapping[str, int] = MappingProxyType({})
 
 
 class Services:
@@ -45,5 +47,6 @@ class Services:
             return
         services = self.of_queues.setdefault(record.queue_id, [])
         is_same = bool(services) and services[-1].epoch == record.epoch
-        began_us = services.pop().at_us if is_same else now_us
-        services.append(Service(began_us, record.epoch, record.master, record.synchronised))
+        before = services.pop() if is_same else Service(now_us, record.epoch, record.master)
+        heirs: dict[str, int] = {mirror: before.heirs.get(mirror, now_us) for mirror in record.synchronised}
+        services.append(before._replace(heirs=heirs))

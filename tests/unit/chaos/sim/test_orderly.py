@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -28,19 +28,30 @@ QUEUE = QueueId(7)
 #: A message is published after one second, confirmed after two, and handed out after ten.
 BEFORE, BETWEEN, AFTER = 500_000, 1_500_000, 5_000_000
 HANDED_OUT = HandOut(10_000_000, 2, is_flagged=True, position=3, queue_id=QUEUE)
-FIRST = Service(BEFORE, 1, N1, (N2,))
+FIRST = Service(BEFORE, 1, N1, {N2: BEFORE})
+#: What publishers do and hear, of which of their messages.
+Told = tuple[Kind, int]
+CONFIRMED: Sequence[Told] = ((Kind.PUB_INVOKE, 1), (Kind.CONFIRM, 1))
 
 
 def judged(
-    *hand_outs: HandOut, services: Sequence[Service], unrest: Sequence[int] = (), confirms: bool = True
+    *hand_outs: HandOut,
+    services: Sequence[Service],
+    unrest: Sequence[int] = (),
+    events: Sequence[Told] = CONFIRMED,
+    orders: Mapping[str, Sequence[tuple[int, bool]]] | None = None,
 ) -> list[str]:
+    """``events``: one a second."""
     loop = simulated_loop()
     history = MemoryHistory(loop)
     log = history.process(ProcKind.PUBLISHER)
-    for kind in (Kind.PUB_INVOKE, Kind.CONFIRM) if confirms else (Kind.PUB_INVOKE,):
+    for kind, seq in events:
         loop.run_until(loop.now_s + 1)
-        log.record(kind, queue_id=0, pub_id=0, seq=1, attempt=1, channel_id=1)
-    found = flagged_for_nothing(history.events, {KEY: hand_outs}, {QUEUE: services}, unrest)
+        log.record(kind, queue_id=0, pub_id=0, seq=seq, attempt=1, channel_id=1)
+    known = Services()
+    known.of_queues[QUEUE] = list(services)
+    known.unrest += unrest
+    found = flagged_for_nothing(history.events, {KEY: hand_outs}, known, orders or {})
     return [violation.kind for violation in found]
 
 
@@ -57,17 +68,68 @@ def test_what_somebody_was_handed_out_before_is_flagged_rightly() -> None:
 
 
 def test_who_was_no_mirror_in_the_end_cannot_know() -> None:
-    alone = FIRST._replace(heirs=())
+    alone = FIRST._replace(heirs={})
     assert judged(HANDED_OUT, services=[alone, Service(AFTER, 2, N2)]) == []
     # Nor can anybody after that one; what came after it is known again.
-    late = [alone._replace(at_us=100_000), Service(BEFORE, 2, N2, (N1,)), Service(AFTER, 3, N1)]
+    late = [alone._replace(at_us=100_000), Service(BEFORE, 2, N2, {N1: BEFORE}), Service(AFTER, 3, N1)]
     assert judged(HANDED_OUT, services=late) == ["flagged"]
-    assert judged(HANDED_OUT, services=[alone, Service(AFTER, 2, N2, (N1,)), Service(AFTER + 1, 3, N1)]) == []
+    assert judged(HANDED_OUT, services=[alone, Service(AFTER, 2, N2, {N1: AFTER}), Service(AFTER + 1, 3, N1)]) == []
 
 
-def test_what_was_not_confirmed_by_the_master_it_was_published_to_may_be_flagged() -> None:
-    services = [FIRST, Service(AFTER, 2, N1)]
-    assert judged(HANDED_OUT, services=services, confirms=False) == []
+@pytest.mark.parametrize(
+    ("mirrors", "found"),
+    [
+        ([], ["flagged"]),  # it goes on
+        ([(4_000_000, False)], ["flagged"]),
+        ([(3_700_000, False)], ["flagged"]),  # a little before its master, for whose word it waits
+        ([(3_000_000, False), (3_100_000, False)], []),
+        ([(2_000_000, False), (2_500_000, True)], ["flagged"]),
+        ([(2_000_000, False), (4_500_000, True)], []),
+        ([(4_500_000, False)], ["flagged"]),
+    ],
+)
+def test_who_was_told_to_stop_long_before_its_master_cannot_know(
+    mirrors: Sequence[tuple[int, bool]], found: list[str]
+) -> None:
+    """The record may not say so: too few were left to hear the goodbye."""
+    orders: dict[str, Sequence[tuple[int, bool]]] = {N1: [(0, True), (4_000_000, False)], N2: [(0, True), *mirrors]}
+    assert judged(HANDED_OUT, services=[FIRST, Service(AFTER, 2, N2)], orders=orders) == found
+    assert judged(HANDED_OUT, services=[FIRST, Service(AFTER, 2, N1)], orders=orders) == ["flagged"]
+
+
+@pytest.mark.parametrize(("filled_us", "found"), [(3_999_999, ["flagged"]), (4_000_001, [])])
+def test_who_was_filled_when_its_master_had_been_told_to_stop_goes_by_the_promise(
+    filled_us: int, found: list[str]
+) -> None:
+    orders: dict[str, Sequence[tuple[int, bool]]] = {N1: [(0, True), (4_000_000, False)], N2: [(0, True)]}
+    services = [FIRST._replace(heirs={N2: filled_us}), Service(AFTER, 2, N2)]
+    assert judged(HANDED_OUT, services=services, orders=orders) == found
+
+
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        (CONFIRMED[:1], []),
+        ((*CONFIRMED, (Kind.PUB_INVOKE, 2)), []),
+        ((*CONFIRMED, (Kind.PUB_INVOKE, 2), (Kind.CONFIRM, 2)), ["flagged"]),
+        ((*CONFIRMED, (Kind.PUB_INVOKE, 2), (Kind.NACK, 2)), ["flagged"]),
+        ((*CONFIRMED, (Kind.PUB_INVOKE, 2), (Kind.PUB_UNKNOWN, 2)), []),  # a node may still be asking
+    ],
+)
+def test_what_is_sent_again_to_a_new_master_is_flagged_and_all_that_is_there(
+    events: Sequence[Told], found: list[str]
+) -> None:
+    assert judged(HANDED_OUT, services=[FIRST, Service(AFTER, 2, N1)], events=events) == found
+
+
+def test_what_is_published_long_after_a_change_of_masters_has_nothing_to_do_with_it() -> None:
+    late = [(Kind.PUB_INVOKE, 2), (Kind.PUB_INVOKE, 3)]
+    assert judged(HANDED_OUT, services=[FIRST, Service(2_500_000, 2, N1)], events=(*CONFIRMED, *late)) == []
+    late = [(Kind.CONFIRM, 1), (Kind.PUB_INVOKE, 3)]
+    assert judged(HANDED_OUT, services=[FIRST, Service(2_500_000, 2, N1)], events=(*CONFIRMED, *late)) == ["flagged"]
+
+
+def test_what_was_on_its_way_when_the_master_changed_is_not_judged() -> None:
     assert judged(HANDED_OUT, services=[FIRST, Service(BETWEEN, 2, N1)]) == []
 
 
@@ -90,10 +152,10 @@ def test_the_last_record_of_a_service_names_its_heirs() -> None:
     services.decided(MastershipChanged(QUEUE, serving, unfilled, "mirrors"), 2)
     services.decided(MastershipChanged(QUEUE, unfilled, serving, "mirrors"), 3)
     services.decided(MastershipChanged(QUEUE, serving, waiting, "elected"), 4)
-    assert services.of_queues == {QUEUE: [Service(1, 1, N1, (N2,))]}
+    assert services.of_queues == {QUEUE: [Service(1, 1, N1, {N2: 3})]}
     served = replace(waiting, in_service=True)
     services.decided(MastershipChanged(QUEUE, waiting, served, "in_service"), 5)
-    assert services.of_queues[QUEUE] == [Service(1, 1, N1, (N2,)), Service(5, 2, N2)]
+    assert services.of_queues[QUEUE] == [Service(1, 1, N1, {N2: 3}), Service(5, 2, N2)]
     assert services.unrest == []
     services.decided(MastershipChanged(QUEUE, waiting, replace(served, lossy_promotions=1), "in_service_lossy"), 6)
     assert services.unrest == [6]
