@@ -14,13 +14,12 @@ from typing import Any
 from chaos.sim.client import Channel
 from chaos.sim.consumers import Visitor
 from chaos.sim.schedule import OF_USER, OF_VHOST
-from chaos.sim.stage import VHOST, Stage
+from chaos.sim.stage import OPERATOR_PAUSE_S, VHOST, Stage
 from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE
 from cluster.metadata.state import MetadataState
 from cluster.transport.admin_port import AdminPort
 
 GUEST = "guest"
-OPERATOR_PAUSE_S = 0.5
 #: A client gives up a node that has lost its power after two heartbeats, and looks every half.
 CLOSED_WITHIN_S = 20.0
 #: Longer than anybody lodges.
@@ -103,10 +102,5 @@ class Lodger:
     async def _delete(
         self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]], is_gone: Callable[[MetadataState], bool]
     ) -> None:
-        while not await self._stage.operated(ask) and not self._is_everywhere(is_gone):  # noqa: ASYNC110
+        while not await self._stage.operated(ask) and not self._stage.is_everywhere(is_gone):  # noqa: ASYNC110
             await asyncio.sleep(OPERATOR_PAUSE_S)
-
-    def _is_everywhere(self, is_gone: Callable[[MetadataState], bool]) -> bool:
-        cluster = self._stage.cluster
-        states = [node.runtime.metadata.state for node in cluster.nodes.values()]
-        return len(states) == len(cluster.machines) and all(map(is_gone, states))

@@ -21,6 +21,7 @@ from chaos.sim.sometimes import Sightings
 from chaos.sim.workers import Worker
 from chaos.sim.workload import FAN_KEY, Client, Publisher, Surroundings, fan_name
 from cluster.metadata.records import PolicyRecord
+from cluster.metadata.state import MetadataState
 from cluster.transport.admin_port import AdminPort
 from node.errors import WarrenError
 from node.ids import QueueId
@@ -32,6 +33,8 @@ VIOLATIONS_MAX = 20
 CALM = frozenset({"publish", "fan_out", "consume", "cancel", "recover", "give_back", "flow"})
 #: An operator gives a node so long.
 OPERATOR_TIMEOUT_S = 5.0
+#: Between two of them who asks again and again.
+OPERATOR_PAUSE_S = 0.5
 VHOST = "/"
 #: Longer than a word takes on a quick link, shorter than a sync on a slow disk.
 PARTING_S = 0.002
@@ -232,6 +235,11 @@ class Stage:
             else:
                 return True
         return False
+
+    def is_everywhere(self, is_so: Callable[[MetadataState], bool]) -> bool:
+        """Whether every node runs, and has it in its metadata."""
+        states = [node.runtime.metadata.state for node in self.cluster.nodes.values()]
+        return len(states) == len(self.cluster.machines) and all(map(is_so, states))
 
     def finish(self, coroutine: Coroutine[Any, Any, Any], limit_s: float, what: str) -> bool:
         """Run until this is done; a violation if it takes too long."""

@@ -14,8 +14,8 @@ from chaos.sim.keepers import Keeper
 from chaos.sim.lodgers import Lodger
 from chaos.sim.machine import sync_queue
 from chaos.sim.schedule import DIRECT, Step
-from chaos.sim.stage import NOWHERE, VHOST, Stage, policy_record, queue_name
-from chaos.sim.tenants import OPERATOR_PAUSE_S, Tenant
+from chaos.sim.stage import NOWHERE, OPERATOR_PAUSE_S, VHOST, Stage, policy_record, queue_name
+from chaos.sim.tenants import Tenant
 from chaos.sim.wiring import Wiring
 from chaos.sim.workload import TROUBLE
 from cluster.transport.admin_port import AdminPort

@@ -12,13 +12,12 @@ from typing import Any
 
 from chaos.sim.client import Channel
 from chaos.sim.consumers import Visitor
-from chaos.sim.stage import Stage
+from chaos.sim.stage import OPERATOR_PAUSE_S, Stage
 from chaos.sim.workload import TROUBLE
 from cluster.metadata.records import PolicyRecord
 
 QUEUE = "kept"
 BODIES = 8
-OPERATOR_PAUSE_S = 0.5
 #: Every queue of a tenant has mirrors.
 POLICY = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 
@@ -80,8 +79,4 @@ class Tenant:
         """Whether it is certain that the vhost is deleted."""
         if await self._stage.operated(lambda admin: admin.delete_vhost(self._vhost)):
             return True
-        cluster = self._stage.cluster
-        states = [node.runtime.metadata.state for node in cluster.nodes.values()]
-        return len(states) == len(cluster.machines) and all(
-            self._vhost not in state.topology.vhosts() for state in states
-        )
+        return self._stage.is_everywhere(lambda state: self._vhost not in state.topology.vhosts())

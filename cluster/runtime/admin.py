@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, Protocol
 
@@ -193,7 +194,7 @@ class NodeAdmin:
             return
         role = self._master_role(queue)
         role.mirrored.start_sync()
-        last = SyncProgress(0, role.mirrored.ready, is_finished=True)
+        last = SyncProgress(0, role.mirrored.ready, is_finished=False)
         self._runtime.queues.touch(queue.queue_id)
         while True:
             if not self._is_to_be_synced(queue.queue_id, name, self._runtime.node):
@@ -202,10 +203,10 @@ class NodeAdmin:
                 raise AdminRefused(ExitCode.TEMPORARY, f"queue '{name}' has changed its master: ask again")
             running = role.mirrored.sync_progress()
             if running is not None:
-                yield SyncProgress(running.synced, running.total, is_finished=False)
-                last = SyncProgress(running.synced, running.total, is_finished=True)
+                last = SyncProgress(running.synced, running.total, is_finished=False)
+                yield last
             elif not role.mirrored.is_sync_wanted:
-                yield last  # cancelled, which is no failure in RabbitMQ either
+                yield replace(last, is_finished=True)  # cancelled, which is no failure in RabbitMQ either
                 return
             await asyncio.sleep(SYNC_PROGRESS_INTERVAL_S)
         ready = role.mirrored.ready

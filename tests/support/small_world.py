@@ -6,17 +6,22 @@ A harness: the node is real, and its world says yes at once or refuses, as the t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from random import Random
 from typing import cast
 
-from cluster.composition import World
+from cluster.composition import Node, World, compose_node
 from cluster.runtime.outside import SystemFacts
 from cluster.transport.admin_caller import AdminCaller
 from cluster.transport.carrier import Acceptor, AdminEndpoint, Connection, ProbeResult
 from node.config import NodeConfig, build_config, parse_settings
+from node.ids import ChannelKey
 from node.store.disk.simulated import SimulatedDisk
+from node.topology.commands import DeclareQueue
+from node.topology.records import QueueRecord
 from tests.support.memory_ports import MemoryPorts
+from tests.support.messages import make_message
 from tests.support.resources import FakeProbe
 
 CONFIG = """
@@ -133,3 +138,25 @@ class SmallWorld:
     def make_worker(self, name: str) -> InlineWorker:
         self.workers[name] = HeldWorker() if name in self.held else InlineWorker()
         return self.workers[name]
+
+
+@asynccontextmanager
+async def running(small: SmallWorld, *settings: str) -> AsyncIterator[Node]:
+    """A node that has joined its cluster of one; closed in an orderly way."""
+    node = compose_node(small_config(*settings), small.world)
+    async with asyncio.timeout(30):
+        await (await node.start())
+    node.check_invariants()
+    yield node
+    await node.close()
+
+
+async def leave_seven_messages(small: SmallWorld) -> QueueRecord:
+    """In a queue ``orders`` of a node that was stopped in an orderly way."""
+    async with running(small) as node:
+        orders: QueueRecord = await node.runtime.metadata.submit(DeclareQueue("/", "orders", durable=True))
+        process = node.runtime.queues.process(orders.queue_id)
+        assert process is not None
+        process.publish(ChannelKey(node.config.node_name, 1), [make_message(n) for n in range(1, 8)], list(range(1, 8)))
+        node.runtime.queues.touch(orders.queue_id)
+    return orders

@@ -160,6 +160,12 @@ def wirings(scene: Scene, operations: int) -> None:
     scene.change(log_entries_kept=chance.choice((0, 5)), slice_pieces=chance.choice((0, 1, 3)))
     scene.traffic(0, scene.length_ms, operations // 2)
     _stays(scene, "wiring", 1_500, WIRING_KINDS)
+    away_or_late(scene, 600)
+
+
+def away_or_late(scene: Scene, pause_min_ms: int) -> None:
+    """Nodes end, stand still, are cut off, or hear late of what is decided, one after the other."""
+    chance = scene.chance
     at_ms = 900.0
     while at_ms < scene.length_ms:
         victim, lasts_ms = scene.any_node(), chance.uniform(300, 3_000)
@@ -172,7 +178,7 @@ def wirings(scene: Scene, operations: int) -> None:
         else:
             scene.at(at_ms, begin, victim)
             scene.at(at_ms + lasts_ms, f"{begin}_end" if begin in ("pause", "isolate") else "start", victim)
-        at_ms += chance.uniform(600, 2_500)
+        at_ms += chance.uniform(pause_min_ms, 2_500)
 
 
 def policy_changes(scene: Scene, operations: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos.sim.scenarios.operators import a_policy
+from chaos.sim.scenarios.operators import a_policy, away_or_late
 from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
 from chaos.sim.schedule import LODGINGS
 from chaos.sim.troubles import draw_work
@@ -116,18 +116,5 @@ def lodgers(scene: Scene, operations: int) -> None:
             stays_ms, entry = chance.choice((0, 300, 1_500)), chance.randrange(len(scene.nodes))
             scene.at(at_ms, "lodging", number, stays_ms, chance.choice(LODGINGS), entry)
             at_ms += chance.uniform(300, 2_500)
-    if chance.random() < 0.3:
-        return
-    at_ms = 900.0
-    while at_ms < scene.length_ms:
-        victim, lasts_ms = scene.any_node(), chance.uniform(300, 3_000)
-        begin = chance.choice(("kill", "power", "stop", "pause", "isolate", "late", "late"))
-        if begin == "late":
-            for other in scene.nodes:
-                if other != victim:
-                    scene.at(at_ms, "slow_link", other, victim, chance.choice((20, 100, 300)))
-                    scene.at(at_ms + lasts_ms, "slow_link_end", other, victim)
-        else:
-            scene.at(at_ms, begin, victim)
-            scene.at(at_ms + lasts_ms, f"{begin}_end" if begin in ("pause", "isolate") else "start", victim)
-        at_ms += chance.uniform(800, 2_500)
+    if chance.random() >= 0.3:
+        away_or_late(scene, 800)

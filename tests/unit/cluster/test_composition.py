@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
-from cluster.composition import Node, compose_node
+from cluster.composition import compose_node
 from cluster.transport.admin_port import ExitCode, QueueSelection
 from node.errors import ConfigError, StorageError
-from node.ids import ChannelKey
 from node.topology.commands import DeclareQueue
-from tests.support.messages import make_message
-from tests.support.small_world import SmallWorld, small_config
+from tests.support.small_world import SmallWorld, leave_seven_messages, running, small_config
 
 TAKEN = OSError(errno.EADDRINUSE, "address already in use")
-
-
-@asynccontextmanager
-async def running(small: SmallWorld, *settings: str) -> AsyncIterator[Node]:
-    """A node that has joined its cluster of one; closed in an orderly way."""
-    node = compose_node(small_config(*settings), small.world)
-    async with asyncio.timeout(30):
-        await (await node.start())
-    node.check_invariants()
-    yield node
-    await node.close()
 
 
 async def test_a_node_founds_its_cluster_and_serves() -> None:
@@ -52,12 +37,7 @@ async def test_a_node_founds_its_cluster_and_serves() -> None:
 
 async def test_a_node_serves_tells_and_stops_while_a_queue_recovers() -> None:
     small = SmallWorld()
-    async with running(small) as node:
-        orders = await node.runtime.metadata.submit(DeclareQueue("/", "orders", durable=True))
-        process = node.runtime.queues.process(orders.queue_id)
-        assert process is not None
-        process.publish(ChannelKey(node.config.node_name, 1), [make_message(n) for n in range(1, 8)], list(range(1, 8)))
-        node.runtime.queues.touch(orders.queue_id)
+    orders = await leave_seven_messages(small)
     # As if the process had been killed.
     (terms,) = (path for path in small.disk.snapshot() if path.endswith(f"/{orders.queue_id}/clean.terms"))
     small.disk.unlink(terms)

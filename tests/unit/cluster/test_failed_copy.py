@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from cluster.composition import Node, compose_node
+from cluster.composition import Node
 from cluster.metadata.records import PolicyRecord
 from cluster.runtime import admin_served
 from cluster.runtime.admin import NodeAdmin
@@ -19,37 +18,20 @@ from cluster.runtime.admin_served import AdminServed, NotServedError
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection
 from node.errors import DiskFullError
-from node.ids import ChannelKey, NodeName, QueueId
+from node.ids import NodeName, QueueId
 from node.topology.commands import DeclareQueue
 from node.topology.records import QueueRecord
-from tests.support.messages import make_message
-from tests.support.small_world import SmallWorld, small_config
+from tests.support.small_world import SmallWorld, leave_seven_messages, running
 
 NAMED = "queue 'orders' in vhost '/'"
 
 
-@asynccontextmanager
-async def running(small: SmallWorld) -> AsyncIterator[Node]:
-    node = compose_node(small_config(), small.world)
-    async with asyncio.timeout(30):
-        await (await node.start())
-    node.check_invariants()
-    yield node
-    await node.close()
-
-
 async def lose_the_index(small: SmallWorld) -> QueueRecord:
     """A node that was stopped in an orderly way has lost a file that the terms of its queue count on."""
-    async with running(small) as node:
-        orders = await node.runtime.metadata.submit(DeclareQueue("/", "orders", durable=True))
-        process = node.runtime.queues.process(orders.queue_id)
-        assert process is not None
-        process.publish(ChannelKey(node.config.node_name, 1), [make_message(n) for n in range(1, 8)], list(range(1, 8)))
-        node.runtime.queues.touch(orders.queue_id)
+    orders = await leave_seven_messages(small)
     (path,) = (path for path in small.disk.snapshot() if path.endswith(f"/{orders.queue_id}/0.qi"))
     small.disk.unlink(path)
-    found: QueueRecord = orders
-    return found
+    return orders
 
 
 async def states(node: Node) -> tuple[tuple[object, ...], ...]:
