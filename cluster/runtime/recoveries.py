@@ -158,18 +158,24 @@ class Recoveries:
 
     def forget(self, queue_id: QueueId) -> None:
         """Nobody waits for this queue any more."""
-        item = self._queues.pop(queue_id, None)
-        self._begun.pop(queue_id, None)
-        if item is not None and item.steps is not None:
-            item.steps.close()
+        if self._drop(queue_id):
+            self._schedule()  # another one can begin in its place
 
     def close(self) -> None:
         """The node stops."""
         for queue_id in list(self._queues):
-            self.forget(queue_id)
+            self._drop(queue_id)
         self._unprepared.clear()
         self._ready.clear()
         self._vhosts.clear()  # the storage closes them
+
+    def _drop(self, queue_id: QueueId) -> bool:
+        """True if it was on its way."""
+        item = self._queues.pop(queue_id, None)
+        self._begun.pop(queue_id, None)
+        if item is not None and item.steps is not None:
+            item.steps.close()
+        return item is not None
 
     def awaits(self, vhost: str) -> bool:
         """True if this vhost, or a queue of it, is on its way."""

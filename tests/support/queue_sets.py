@@ -75,6 +75,9 @@ class QueueSetNode:
         self.options = QueueOptions()
         self.flow = FlowControl()
         self.effects: list[QueueEffect] = []
+        #: Jobs are not done by themselves, they are kept.
+        self.holds_jobs = False
+        self.held: deque[Callable[[], None]] = deque()
         self.ended: list[QueueId] = []
         #: Roles that began after a recovery.
         self.began: list[MastershipRecord] = []
@@ -165,7 +168,7 @@ class QueueSetNode:
         self.began.append(record)
 
     def run_job(self, job: Job, on_done: Callable[[BaseException | None], None]) -> None:
-        """The job is done in the next turn."""
+        """The job is done in the next turn, or when the test says so (`holds_jobs`, `held`)."""
 
         def run() -> None:
             try:
@@ -175,7 +178,7 @@ class QueueSetNode:
             else:
                 on_done(None)
 
-        self.pending.append(run)
+        (self.held if self.holds_jobs else self.pending).append(run)
 
     def storage_failed(self, record: MastershipRecord, *, is_damaged: bool) -> None:
         self.failed.append(record)

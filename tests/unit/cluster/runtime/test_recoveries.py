@@ -216,6 +216,32 @@ def test_few_are_under_way_at_the_same_time() -> None:
     turns_until(node, lambda: len(node.queues.roles) == len(queues))
 
 
+def test_who_waits_for_a_place_gets_that_of_one_that_is_forgotten() -> None:
+    """All that have begun wait for the disk, and nobody waits for them any more."""
+    node = QueueSetNetwork(N1)[N1]
+    queues = [queue_record(number) for number in range(20, 21 + BEGUN_MAX)]
+    for queue in queues:
+        node.queues.follow(queue, mastership(queue, N1))
+        node.publish(queue, 1, 2)
+    node.sync()
+    crash(node)
+    for queue in queues:
+        node.queues.follow(queue, mastership(queue, N1))
+    opening = node.queues._recoveries
+    turns_until(node, lambda: not opening._vhosts)
+    node.holds_jobs = True
+    node.turn()
+    begun = list(opening._begun)
+    assert len(begun) == len(node.held) == BEGUN_MAX
+    last = next(queue for queue in queues if queue.queue_id not in begun)
+    for queue in queues:
+        if queue is not last:
+            node.queues.queue_deleted(queue)
+            opening.check_invariants()
+    node.turn()
+    assert list(opening._begun) == [last.queue_id]
+
+
 def test_the_last_record_counts_that_was_followed_meanwhile() -> None:
     network = QueueSetNetwork(N1, N2)
     node = network[N1]
