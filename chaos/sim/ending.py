@@ -84,7 +84,8 @@ class Ending:
 
     def _converge(self) -> bool:
         stage = self._stage
-        end_s = stage.loop.now_s + stage.schedule.quiet_ms / 1000
+        busy_until_s = max(machine.busy_until_s for machine in stage.cluster.machines.values())
+        end_s = max(stage.loop.now_s, busy_until_s) + stage.schedule.quiet_ms / 1000
         heard_s = max(stage.loop.now_s + HEARD_S, stage.cluster.slow_until_s + HEARD_SLOWLY_S)
         since_s, known = stage.loop.now_s, masters(stage.cluster) if stage.cluster.nodes else {}
         reason = "it was not looked at"

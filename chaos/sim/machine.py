@@ -77,14 +77,15 @@ class SimulatedWorker:
         self._takes_s = takes_s
         self._on_done = on_done
         self._until_moving = until_moving
-        self._free_at_s = 0.0
+        #: It has done by then what it was asked to; unless the disk hangs.
+        self.free_at_s = 0.0
 
     def run(self, job: Callable[[], None]) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()
         asked_s = self._loop.now_s
-        begin_s = max(asked_s, self._free_at_s)
+        begin_s = max(asked_s, self.free_at_s)
         takes_s = self._takes_s()
-        self._free_at_s = begin_s + takes_s
+        self.free_at_s = begin_s + takes_s
 
         def work() -> None:
             if self._until_moving(lambda: self._process.call_soon(work)):
@@ -315,6 +316,8 @@ class Machine:
         self.disk_slowness = 1.0
         #: What goes on when the disk moves again; ``None``: it does not hang.
         self._stuck: list[Callable[[], object]] | None = None
+        #: Of this life's node.
+        self._workers: list[SimulatedWorker] = []
         #: The disk has been full or refused something in this life of the node.
         self.is_disk_suspect = False
         #: In this life the disk has refused to write or to sync, or is going to.
@@ -353,6 +356,12 @@ class Machine:
         return Random(f"{self._seed} {what} of {self.name} in life {self._lives}{again}")
 
     # --- the disk ---
+
+    @property
+    def busy_until_s(self) -> float:
+        """Until when syncs last that the node has asked for: a disk that was slow owes them, also when it is not any
+        more."""
+        return max((worker.free_at_s for worker in self._workers), default=0.0)
 
     @property
     def is_disk_bad(self) -> bool:
@@ -416,6 +425,7 @@ class Machine:
         process = self.process
         assert process is not None, "the node runs in a process"
         self._nodes_before += 1
+        self._workers.clear()
         looks = 0
 
         def clock() -> float:
@@ -447,7 +457,9 @@ class Machine:
         def worker(name: str) -> SimulatedWorker:
             is_of_queues = name == "sync" and self._personality.is_flush
             on_done = synced if is_of_queues else lambda _begin_s: None
-            return SimulatedWorker(self._loop, process, sync_s, on_done, self._until_moving)
+            made = SimulatedWorker(self._loop, process, sync_s, on_done, self._until_moving)
+            self._workers.append(made)
+            return made
 
         return World(
             disk=self.disk,

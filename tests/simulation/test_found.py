@@ -20,6 +20,8 @@ from tests.support.amounts import few_fast
 
 #: Worlds in which a stored schedule may show its defect; the first is the one it was found in.
 TRIES = 10
+#: Judges took these for defects once.
+EXCUSED = sorted((Path(__file__).parent / "excused").glob("*.json"))
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"), key=lambda path: path.stat().st_size)
 
 
@@ -42,3 +44,12 @@ def test_what_was_found_once_would_be_found_again(path: Path, monkeypatch: pytes
     # Other delays, too: a change of the product that has nothing to do with it may move the moment that it takes.
     tries = (replace(kept, seed=kept.seed + offset) for offset in range(TRIES))
     assert any(kind in [violation.kind for violation in run_schedule(tried).violations] for tried in tries)
+
+
+def test_there_are_some_that_were_excused() -> None:
+    assert EXCUSED
+
+
+@pytest.mark.parametrize("path", EXCUSED, ids=lambda path: path.stem)
+def test_what_was_no_defect_is_not_called_one(path: Path) -> None:
+    assert run_schedule(read_schedule(path)).violations == []
