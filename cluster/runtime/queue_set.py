@@ -483,7 +483,10 @@ class QueueSet:
             self.out_of_service(queue_id, error)
 
     def _drain_master(self, role: MasterRole) -> None:
+        held_back = role.process.held_back
         effects = role.process.drain()
+        if role.process.held_back < held_back:
+            self.touch(role.queue.queue_id)  # nobody called it just now for what it has taken, and maybe written
         if role.process.has_more:
             self._turns.drain_soon(role.queue.queue_id)
         for node in role.process.waits_for:
