@@ -86,6 +86,16 @@ class DrainTurns:
 
     def _turn(self) -> None:
         self._is_scheduled = False
+        try:
+            self._drain_some()
+        finally:  # also after a mistake in one of them: who is marked is not scheduled by being touched again
+            if self._order and not self._is_scheduled:
+                self._is_scheduled = True
+                self._call_soon(self._turn)
+        if self._group_commit.has_dirty or self._group_commit.open_generation in self._touched:
+            self._request_sync()
+
+    def _drain_some(self) -> None:
         end_s = self._clock() + TURN_S
         order, marked = self._order, self._marked
         # What is touched meanwhile comes behind what is left, and may be the same again and again.
@@ -97,11 +107,6 @@ class DrainTurns:
                 marked.discard(queue_id)
                 if queue_id in self._held:
                     self._drain(queue_id)
-        if order and not self._is_scheduled:
-            self._is_scheduled = True
-            self._call_soon(self._turn)
-        if self._group_commit.has_dirty or self._group_commit.open_generation in self._touched:
-            self._request_sync()
 
     def check_invariants(self) -> None:
         assert not self._marked or self._is_scheduled, "what is marked has a turn coming"

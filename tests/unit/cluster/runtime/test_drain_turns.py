@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+import pytest
+
 from cluster.runtime.drain_turns import TURN_S, DrainTurns
 from node.ids import QueueId
 from node.store.disk.group_commit import GroupCommit
@@ -139,3 +141,20 @@ def test_a_turn_looks_only_at_the_queues_that_it_drains() -> None:
         bench.turns.check_invariants()
     assert drained == queue_ids
     assert not bench.pending
+
+
+def test_a_mistake_in_one_drain_leaves_the_others_their_turn() -> None:
+    """They are marked already: to be touched again would not bring them one."""
+    bench = Bench()
+
+    def drain(queue_id: QueueId) -> None:
+        bench.drain(queue_id)
+        assert queue_id != A, "a mistake"
+
+    bench.turns._drain = drain
+    for queue_id in (A, B):
+        bench.turns.touch(queue_id)
+    with pytest.raises(AssertionError, match="a mistake"):
+        bench.turn()
+    bench.turns.touch(B)
+    assert bench.turn() == [B]
