@@ -43,11 +43,13 @@ class Reclaimer:
             self._turn()
 
     def _turn(self) -> None:
+        self._timer = None  # it is over, whatever comes of this turn: otherwise no tick would begin another
         end_s = self._clock() + TURN_S
         came_of_it = self._storage.reclaim()
         while came_of_it.has_worked and self._clock() < end_s:
             came_of_it = self._storage.reclaim()
-        self._timer = self._loop.call_later(URGENT_EVERY_S, self._turn) if came_of_it.is_urgent else None
+        if came_of_it.is_urgent:
+            self._timer = self._loop.call_later(URGENT_EVERY_S, self._turn)
         if self._storage.has_unsynced:
             self._request_sync()
 

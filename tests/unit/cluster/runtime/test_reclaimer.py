@@ -92,3 +92,22 @@ async def test_no_turn_follows_a_stop() -> None:
     asyncio.get_running_loop().call_later(URGENT_EVERY_S, is_over.set)
     await is_over.wait()
     assert storage.steps == 1
+
+
+async def test_a_mistake_in_a_turn_does_not_make_it_the_last() -> None:
+    storage = Storage(work=100, urgent=1)
+    reclaimer = reclaimer_of(storage)
+    reclaimer.tick()
+
+    def mistake() -> Reclaimed:
+        raise RuntimeError("a mistake")
+
+    is_made = asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: is_made.set())
+    reclaim = storage.reclaim
+    storage.reclaim = mistake  # type: ignore[method-assign]
+    async with asyncio.timeout(10):
+        await is_made.wait()
+    storage.reclaim = reclaim  # type: ignore[method-assign]
+    reclaimer.tick()
+    assert storage.steps == 2
