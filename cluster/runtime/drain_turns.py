@@ -12,7 +12,7 @@ looked at again when g is on disk.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 
 from node.ids import QueueId
 from node.store.disk.group_commit import GroupCommit
@@ -108,8 +108,12 @@ class DrainTurns:
                 if queue_id in self._held:
                     self._drain(queue_id)
 
-    def check_invariants(self) -> None:
+    def check_invariants(self, awaited: Iterable[tuple[QueueId, int]] = ()) -> None:
+        """``awaited``: queues with the last generation in which they wrote what somebody waits for."""
         assert not self._marked or self._is_scheduled, "what is marked has a turn coming"
         assert self._marked <= set(self._order), "and a place in it"
         durable = self._group_commit.durable_generation
         assert all(generation > durable for generation in self._touched), "what is durable was looked at again"
+        for queue_id, generation in awaited:
+            is_looked_at = any(queue_id in self._touched[each] for each in self._touched if each >= generation)
+            assert generation <= durable or is_looked_at, "whoever waits for a round is looked at when it is on disk"

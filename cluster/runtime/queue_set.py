@@ -579,7 +579,7 @@ class QueueSet:
         self._early.check_invariants()
         self._failed.check_invariants()
         self._last_words.check_invariants(self._failed)
-        self._turns.check_invariants()
+        self._turns.check_invariants((each, role.local.awaited_generation) for each, role in self.roles.items())
         self._link_news.check_invariants()
         self._ticks.check_invariants()
         assert self._unheard.keys() <= self.roles.keys(), "who has no role hears nothing"

@@ -69,6 +69,11 @@ class ConfirmTokens:
                     confirmed.append(waiting.pop(seq_id))
             confirmed += duplicates
 
+    @property
+    def awaited_generation(self) -> int:
+        """The last that something written waits for; 0: nothing does."""
+        return self._fifo[-1][0] if self._fifo else 0
+
     def drain(self) -> list[Hashable]:
         """Tokens given back since the last call."""
         tokens, self._confirmed = self._confirmed, []

@@ -215,6 +215,11 @@ class LocalReplica:
         """See `ReplicaQueue.is_disk_full`."""
         return self._writes.is_disk_full
 
+    @property
+    def awaited_generation(self) -> int:
+        """See `Writes.awaited_generation`."""
+        return self._writes.awaited_generation
+
     # -- ReplicaQueue: what is here
 
     def live_counts(self) -> list[tuple[int, int]]:

@@ -218,6 +218,12 @@ class Writes:
         while untracked and untracked[0][0] <= durable:
             untracked.popleft()
 
+    @property
+    def awaited_generation(self) -> int:
+        """When this one is durable somebody is to hear of it: of publishes, with token or without; 0: of none."""
+        untracked = self._untracked[-1][0] if self._untracked else 0
+        return max(untracked, self.tokens.awaited_generation)
+
     # -- failure
 
     def fail(self, error: Exception) -> None:

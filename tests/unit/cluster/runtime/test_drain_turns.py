@@ -158,3 +158,16 @@ def test_a_mistake_in_one_drain_leaves_the_others_their_turn() -> None:
         bench.turn()
     bench.turns.touch(B)
     assert bench.turn() == [B]
+
+
+def test_who_waits_for_a_round_and_would_not_be_looked_at_is_found() -> None:
+    bench = Bench()
+    bench.turns.touch(A)
+    bench.turn()
+    written = bench.group_commit.open_generation
+    bench.turns.check_invariants([(A, written)])
+    with pytest.raises(AssertionError, match="looked at"):
+        bench.turns.check_invariants([(B, written)])
+    bench.sync()
+    bench.turn()
+    bench.turns.check_invariants([(A, written), (B, written)])
