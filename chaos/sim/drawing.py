@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from chaos.sim.schedule import EXCLUSIVE, FIRST, TOLD, WIRING_KINDS, Personality, Schedule, Step, node_name
+from chaos.sim.thresholds import draw_thresholds
 from chaos.sim.troubles import (
     draw_fan_outs,
     draw_keeping,
@@ -575,6 +576,7 @@ def draw_schedule(seed: int, nodes: int = 3, operations: int = 200, length_ms: i
     personality = replace(personality, has_channel_limits=has_limits)
     personality = draw_links(drawn_for(seed, "links"), personality)
     personality = replace(personality, workers=draw_workers(drawn_for(seed, "workers")))
+    personality = replace(personality, thresholds=draw_thresholds(drawn_for(seed, "thresholds")))
     drawing = _Drawing(seed, personality, length_ms, share, drawn_for(seed))
     drawing.workload(operations)
     drawing.odd_operations(operations)

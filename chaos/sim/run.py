@@ -37,6 +37,7 @@ from chaos.sim.sometimes import seen_in_log
 from chaos.sim.stage import VIOLATIONS_MAX, Stage, place, policy_record, queue_number
 from chaos.sim.steps import Steps
 from chaos.sim.taps import Listener
+from chaos.sim.thresholds import thresholds_of
 from chaos.sim.workload import FAN_KEY, RECONNECT_PAUSE_S, TROUBLE, SessionMark, Surroundings
 from chaos.workload.message_id import decode_body
 from cluster.composition import Node
@@ -261,7 +262,9 @@ class Run:
     def run(self) -> Outcome:
         """All of it."""
         stage, loop = self.stage, self.loop
-        with _quiet(self), self._listener.laid(), self._checks.laid(), _sized(self.schedule.personality):
+        personality = self.schedule.personality
+        sized = _sized(personality), thresholds_of(personality.thresholds)
+        with _quiet(self), self._listener.laid(), self._checks.laid(), sized[0], sized[1]:
             self._set_up()
             begin_s = loop.now_s
             steps = Steps(stage)

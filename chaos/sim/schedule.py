@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,6 +135,8 @@ class Personality:
     link_bytes: int = 0
     #: Clients that consume from several queues on one channel (`chaos.sim.workers`).
     workers: int = 0
+    #: Numbers of the product that are small (`chaos.sim.thresholds`).
+    thresholds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
