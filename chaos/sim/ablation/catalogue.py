@@ -328,6 +328,13 @@ _ALL = (
         "full_links",
     ),
     Safeguard(
+        sessions.held_publishes_are_forgotten,
+        "A queue that took publishes that had waited is looked at again when they are on disk.",
+        "their confirms, where nobody asks anything of the queue after that",
+        "cluster.runtime.queue_set",
+        "returning",
+    ),
+    Safeguard(
         sessions.publishes_ignore_links,
         "Publishes to masters elsewhere wait while the link is congested.",
         "the same, by what is published",
@@ -535,6 +542,13 @@ _ALL = (
         "confirmed messages that come back to a full queue",
         "node.queues.length_limits",
         "limits",
+    ),
+    Safeguard(
+        storage.forgotten_openings_keep_their_place,
+        "When a queue is deleted while its copy is being opened, another one can begin.",
+        "queues from waiting for ever to be opened",
+        "cluster.runtime.recoveries",
+        "openings",
     ),
     Safeguard(
         storage.refusals_are_forgotten,

@@ -8,6 +8,7 @@ from chaos.sim.ablation.safeguard import Patches
 from cluster import composition
 from cluster.runtime.drain_turns import DrainTurns
 from cluster.runtime.queue_files import NodeQueueFiles
+from cluster.runtime.recoveries import Recoveries
 from cluster.sessions.consumers import ChannelConsumers
 from cluster.sessions.messages import SessionCall
 from cluster.sessions.routes import ConsumerKey, Route
@@ -162,3 +163,12 @@ def found_copies_are_durable(patches: Patches) -> None:
 def refused_deletions_stay(patches: Patches) -> None:
     """What could not be deleted, or be seen for want of a descriptor, stays until the next start."""
     patches.setattr(NodeQueueFiles, "_delete_again", lambda _self, _now_ms: None)
+
+
+def forgotten_openings_keep_their_place(patches: Patches) -> None:
+    """When a queue is deleted that is being opened, nobody begins in its place."""
+
+    def forget(self: Recoveries, queue_id: QueueId) -> None:
+        self._drop(queue_id)
+
+    patches.setattr(Recoveries, "forget", forget)

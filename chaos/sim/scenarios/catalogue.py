@@ -86,6 +86,8 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario("growth", "machines that no configuration names come, and are told to join", operators.growth),
         Scenario("next_life", "publishers' node is back before what they published is safe", failovers.next_life),
         Scenario("tenants", "vhosts are made, used and deleted while nodes end", operators.tenants),
+        Scenario("openings", "queues are deleted while their copies wait to be opened", working.openings),
+        Scenario("returning", "publishes wait while channels that are reset give much back", working.returning),
         Scenario("lodgers", "users and vhosts are deleted under clients that are connected", working.lodgers),
         Scenario("wirings", "exchanges and bindings come and go while nodes end or lag behind", operators.wirings),
         Scenario("policy_changes", "policies with exactly and nodes while nodes come and go", operators.policy_changes),

@@ -118,3 +118,68 @@ def lodgers(scene: Scene, operations: int) -> None:
             at_ms += chance.uniform(300, 2_500)
     if chance.random() >= 0.3:
         away_or_late(scene, 800)
+
+
+def returning(scene: Scene, operations: int) -> None:
+    """Queues that refuse what comes while they are full get back, in many slices, what channels held that are reset,
+    and a few messages are published meanwhile: those wait, and nobody else asks anything of the queue for a while."""
+    chance = scene.chance
+    scene.change(
+        queues=chance.choice((1, 2)),
+        publishers=2,
+        consumers=3,
+        workers=0,
+        prefetch=chance.choice((20, 100)),
+        overflow="reject-publish",
+        length_max=chance.choice((20, 40)),
+        hold_percent=100,
+        requeue_percent=0,
+        body_bytes_max=chance.choice((50, 9_000)),
+        policy=chance.choice(({}, {}, ALL_AUTOMATIC, ALL_MANUAL)),
+        thresholds={
+            "node.queues.returns.RETURN_MAX": chance.choice((1, 2)),
+            "node.queues.queue_process.LET_IN_MAX": chance.choice((1, 2)),
+            "node.queues.queue_process.DISPATCH_MAX": chance.choice((1, 5)),
+        },
+    )
+    for consumer in range(3):
+        scene.at(100, "consume", consumer, scene.any_queue())
+    at_ms = 400.0
+    while at_ms < scene.length_ms:
+        for queue in range(scene.personality.queues):
+            scene.publish(at_ms, queue, burst=chance.randint(5, 15))
+        at_ms += chance.uniform(30, 200)
+        for consumer in range(3):
+            if chance.random() < 0.7:
+                scene.at(at_ms, "reset", f"c{consumer}", scene.any_node(), chance.choice(("both", "one", "other")), 0)
+        for _ in range(chance.randint(1, 3)):
+            scene.publish(at_ms + chance.uniform(0, 6), burst=1)
+        at_ms += chance.uniform(100, 1_500)
+    if chance.random() < 0.3:
+        away_or_late(scene, 800)
+
+
+def openings(scene: Scene, operations: int) -> None:
+    """Nodes open their copies again, one after the other, on disks that take their time, while queues are deleted."""
+    chance = scene.chance
+    scene.change(
+        queues=4,
+        publishers=2,
+        consumers=1,
+        policy=chance.choice((ALL_AUTOMATIC, ALL_MANUAL)),
+        sync_ms=chance.choice(((0.1, 20), (20, 200))),
+        has_conditional_deletes=True,
+        thresholds={"cluster.runtime.recoveries.BEGUN_MAX": chance.choice((1, 2))},
+    )
+    scene.traffic(100, scene.length_ms, operations)
+    at_ms = 600.0
+    while at_ms < scene.length_ms:
+        node = scene.any_node()
+        scene.at(at_ms, chance.choice(("kill", "power")), node)
+        at_ms += chance.uniform(50, 600)
+        scene.at(at_ms, "start", node)
+        for _ in range(chance.randint(1, 4)):
+            scene.at(
+                at_ms + chance.uniform(50, 600), "delete_if", scene.any_queue(), chance.choice(("empty", "unused"))
+            )
+        at_ms += chance.uniform(300, 1_500)
