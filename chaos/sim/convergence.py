@@ -99,6 +99,12 @@ def unfilled_queues(cluster: SimulatedCluster) -> list[QueueRecord]:
     ]
 
 
+def filled_mirrors(cluster: SimulatedCluster) -> int:
+    """How many there are of all queues, by the node that knows most."""
+    states = [node.runtime.metadata.state for node in cluster.nodes.values()]
+    return max((sum(len(each.synchronised) for each in state.masterships.values()) for state in states), default=0)
+
+
 def _missing_of_queue(cluster: SimulatedCluster, state: MetadataState, queue: QueueRecord) -> Iterator[str]:
     record = state.masterships[queue.queue_id]
     if record.is_down:

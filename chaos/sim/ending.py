@@ -24,6 +24,7 @@ from chaos.sim.consumers import Settling
 from chaos.sim.convergence import (
     different_bytes,
     different_metadata,
+    filled_mirrors,
     masters,
     ready_in,
     unfilled_queues,
@@ -85,13 +86,17 @@ class Ending:
     def _converge(self) -> bool:
         stage = self._stage
         busy_until_s = max(machine.busy_until_s for machine in stage.cluster.machines.values())
-        end_s = max(stage.loop.now_s, busy_until_s) + stage.schedule.quiet_ms / 1000
+        quiet_s = stage.schedule.quiet_ms / 1000
+        end_s, filled = max(stage.loop.now_s, busy_until_s) + quiet_s, 0
         heard_s = max(stage.loop.now_s + HEARD_S, stage.cluster.slow_until_s + HEARD_SLOWLY_S)
         since_s, known = stage.loop.now_s, masters(stage.cluster) if stage.cluster.nodes else {}
         reason = "it was not looked at"
         while stage.loop.now_s < end_s and not stage.violations:
             stage.loop.run_until(stage.loop.now_s + LOOK_S)
             stage.cluster.upgrade_newcomers()
+            if stage.personality.sync_throughput_bytes and (count := filled_mirrors(stage.cluster)) > filled:
+                # They are filled one after the other, as fast as that may go.
+                end_s, filled = max(end_s, stage.loop.now_s + quiet_s), count
             reason = self._why_not_done()
             if reason and stage.cancelled_syncs and stage.cluster.nodes:
                 self._resume_cancelled()
