@@ -39,11 +39,11 @@ yet to hear of the one who delivered it.
 **What excuses a wrong order.** What clients hear of a master that came to its end may cross with what they hear of the
 next one; but each master hands out, for the first time and without the flag, in the order of each publishing channel.
 
-**What excuses a refusal of what was delivered.** The master that delivered it died, or had yet to hear of its
-successor, before anybody else had it, and the next one, to which it was sent again, has reached its limit under
-``reject-publish``. It cannot know that its predecessor had room, and a full queue stays full (RabbitMQ's case S14). Or
-another copy had it from the predecessor, and the one that refused it died before it had that copy give up what itself
-had not. Who publishes it anew makes a repetition, as at least once allows.
+**What excuses a refusal of what was delivered.** The master that delivered it died, gave up its copy for its disk, or
+had yet to hear of its successor, before anybody else had it, and the next one, to which it was sent again, has reached
+its limit under ``reject-publish``. It cannot know that its predecessor had room, and a full queue stays full
+(RabbitMQ's case S14). Or another copy had it from the predecessor, and the one that refused it died before it had that
+copy give up what itself had not. Who publishes it anew makes a repetition, as at least once allows.
 
 Everything else is a violation, whatever the faults were: they never exceed what Warren promises, because no schedule
 destroys the disks of all complete copies (`chaos.sim.schedule`).
@@ -149,7 +149,10 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
         findings = findings_of_attempt(story)
         wrong = [name for name in _ALWAYS_WRONG if findings[name]]
         hand_outs = circumstances.hand_outs.get(key, ())
-        if findings["refused_but_delivered"] and _is_refused_by_another(story, elections.get(key[0], ()), hand_outs):
+        if findings["refused_but_delivered"] and (
+            _is_refused_by_another(story, elections.get(key[0], ()), hand_outs)
+            or _is_refused_by_next_life(key, story, circumstances)
+        ):
             wrong.remove("refused_but_delivered")
         is_missing = [name for name in ("lost", "vanished") if findings[name]]
         if is_missing and not _is_excused(key, story, circumstances, entries, epochs.get(key[0], ())):
@@ -316,6 +319,17 @@ def _is_refused_by_another(
         for event in story
         if event.kind == Kind.DELIVER
     )
+
+
+def _is_refused_by_next_life(key: AttemptKey, story: Sequence[Event], circumstances: Circumstances) -> bool:
+    """The master that had taken and delivered it gave up its copy, for its disk, with what was in its memory. When it
+    has room it goes on in its epoch with what the disk has, and knows as little of it as another master would."""
+    published_us = min((event.t_lo_us for event in story if event.kind == Kind.PUB_INVOKE), default=None)
+    refused_us = min((event.t_hi_us for event in story if event.kind == Kind.NACK), default=None)
+    if key[0] is None or published_us is None or refused_us is None:
+        return False
+    ends_us = _ends_of_master(circumstances, key[0], published_us)
+    return any(published_us <= end_us <= refused_us for end_us in ends_us)
 
 
 def _is_of_earlier(delivery: Event, epoch: int, hand_outs: Sequence[HandOut]) -> bool:

@@ -409,6 +409,24 @@ def test_a_third_master_may_deliver_what_the_second_refused_and_it_has_from_the_
     assert kinds(not_before) == ["refused_but_delivered"], "the first of its masters refused it"
 
 
+@pytest.mark.parametrize(
+    ("given_up", "found"),
+    [
+        ((2_500_000, "n1"), []),
+        ((2_500_000, "n2"), ["refused_but_delivered"]),
+        ((500_000, "n1"), ["refused_but_delivered"]),
+        ((3_500_000, "n1"), ["refused_but_delivered"]),
+    ],
+)
+def test_a_master_may_refuse_what_it_had_delivered_before_its_disk_ended_its_copy(
+    given_up: tuple[int, str], found: list[str]
+) -> None:
+    """It goes on in its epoch, with what the disk has (13191, five nodes)."""
+    story = Story().tell(Kind.PUB_INVOKE, Kind.DELIVER, Kind.NACK, Kind.ACK_SENT)
+    holders = {0: [Holders(0, "n1", ("n1", "n2"), is_interruption=False)]}
+    assert kinds(story, holders=holders, given_up={0: [given_up]}) == found
+
+
 def test_what_was_returned_is_confirmed_and_gone() -> None:
     assert kinds(Story().tell(Kind.PUB_INVOKE, Kind.RETURN, Kind.CONFIRM)) == []
 
