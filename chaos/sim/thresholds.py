@@ -20,6 +20,8 @@ from typing import NamedTuple
 SHARE = 1 / 3
 #: How many of them are small in one seed, of all.
 SMALL_SHARES = (0.05, 0.25, 0.25, 0.6)
+#: In all of these seeds: positions that a crash leaves out are gone through often where little is kept in memory.
+_RESERVED = "node.store.index.terms.RESERVE_STEP"
 
 
 class Threshold(NamedTuple):
@@ -171,6 +173,7 @@ THRESHOLDS = (
     Threshold("node.broker.channel", "LOOKED_AT_ONCE", (1, 3)),
     Threshold("node.broker.deletion", "DELETED_AT_ONCE", (1, 3)),
     Threshold("node.amqp.server.connection", "WRITE_HIGH_WATER_BYTES", (1000,)),
+    Threshold("node.store.index.terms", "RESERVE_STEP", (4096,)),
     # How long somebody waits before it is tried again, or done without.
     Threshold("cluster.runtime.queue_deletions", "RETRY_S", (0.02,)),
     Threshold("cluster.runtime.queue_files", "DELETE_AGAIN_EVERY_MS", (100, 1000)),
@@ -211,7 +214,8 @@ def draw_thresholds(chance: Random) -> dict[str, float]:
     if chance.random() >= SHARE:
         return {}
     share = chance.choice(SMALL_SHARES)
-    return {threshold.key: chance.choice(threshold.small) for threshold in THRESHOLDS if chance.random() < share}
+    chosen = {threshold.key: chance.choice(threshold.small) for threshold in THRESHOLDS if chance.random() < share}
+    return chosen | {_RESERVED: _BY_KEY[_RESERVED].small[0]}
 
 
 @contextmanager
