@@ -22,7 +22,7 @@ from tests.support.amounts import few_fast
 #: Worlds in which a stored schedule may show its defect; the first is the one it was found in.
 TRIES = 10
 #: Judges took these for defects once.
-EXCUSED = sorted((Path(__file__).parent / "excused").glob("*.json"))
+EXCUSED = sorted((Path(__file__).parent / "excused").glob("*.json"), key=lambda path: path.stat().st_size)
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"), key=lambda path: path.stat().st_size)
 
 
@@ -52,6 +52,6 @@ def test_there_are_some_that_were_excused() -> None:
     assert EXCUSED
 
 
-@pytest.mark.parametrize("path", EXCUSED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", few_fast(EXCUSED, 1), ids=lambda path: path.stem)
 def test_what_was_no_defect_is_not_called_one(path: Path) -> None:
     assert run_schedule(read_schedule(path)).violations == []

@@ -8,8 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from random import Random
 
-import pytest
-
 import cluster
 import node
 from chaos.sim.drawing import draw_schedule
@@ -41,18 +39,22 @@ def test_whoever_has_taken_one_over_by_name_is_listed() -> None:
         assert set(threshold.users) == users[threshold.module, threshold.name], threshold.key
 
 
-@pytest.mark.parametrize("threshold", THRESHOLDS, ids=lambda threshold: threshold.key)
-def test_none_is_bound_before_a_run_begins(threshold: object) -> None:
+def test_none_is_bound_before_a_run_begins() -> None:
     """A default of a parameter or of a field would keep the ordinary number."""
-    assert isinstance(threshold, type(THRESHOLDS[0]))
-    for name in (threshold.module, *threshold.users):
-        tree = ast.parse(Path(import_module(name).__file__ or "").read_text())
-        functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
-        bound = [default for each in functions for default in (*each.args.defaults, *each.args.kw_defaults) if default]
-        for body in (each.body for each in ast.walk(tree) if isinstance(each, ast.Module | ast.ClassDef)):
-            bound += [each.value for each in body if isinstance(each, ast.Assign | ast.AnnAssign) and each.value]
-        names = {each.id for value in bound for each in ast.walk(value) if isinstance(each, ast.Name)}
-        assert threshold.name not in names, name
+    names_bound = {}
+    for module in {name for threshold in THRESHOLDS for name in (threshold.module, *threshold.users)}:
+        nodes = list(ast.walk(ast.parse(Path(import_module(module).__file__ or "").read_text())))
+        bound: list[ast.expr] = []
+        for each in nodes:
+            if isinstance(each, ast.FunctionDef):
+                bound += [default for default in (*each.args.defaults, *each.args.kw_defaults) if default]
+            elif isinstance(each, ast.Module | ast.ClassDef):
+                assigned = [line for line in each.body if isinstance(line, ast.Assign | ast.AnnAssign)]
+                bound += [line.value for line in assigned if line.value]
+        names_bound[module] = {each.id for value in bound for each in ast.walk(value) if isinstance(each, ast.Name)}
+    for threshold in THRESHOLDS:
+        for name in (threshold.module, *threshold.users):
+            assert threshold.name not in names_bound[name], f"{threshold.key} in {name}"
 
 
 def test_they_are_in_force_as_long_as_that_lasts() -> None:
