@@ -298,6 +298,13 @@ def _was_unsynced(queue: int, from_us: int, confirmed_us: int, circumstances: Ci
     )
 
 
+def _until_refused(story: Sequence[Event]) -> tuple[int, int] | None:
+    """When it was published first, and refused first."""
+    published_us = min((event.t_lo_us for event in story if event.kind == Kind.PUB_INVOKE), default=None)
+    refused_us = min((event.t_hi_us for event in story if event.kind == Kind.NACK), default=None)
+    return None if published_us is None or refused_us is None else (published_us, refused_us)
+
+
 def _is_refused_by_another(
     story: Sequence[Event], elections: Sequence[tuple[int, int]], hand_outs: Sequence[HandOut]
 ) -> bool:
@@ -306,10 +313,10 @@ def _is_refused_by_another(
 
     ``elections``: when each master of the queue was elected, and its epoch.
     """
-    refused_us = min((event.t_hi_us for event in story if event.kind == Kind.NACK), default=None)
-    published_us = min((event.t_lo_us for event in story if event.kind == Kind.PUB_INVOKE), default=None)
-    if refused_us is None or published_us is None:
+    span = _until_refused(story)
+    if span is None:
         return False
+    published_us, refused_us = span
     was_taken_over = any(published_us <= at_us <= refused_us for at_us, _ in elections)
     newest_epoch = max((epoch for at_us, epoch in elections if at_us <= refused_us), default=0)
     return all(
@@ -324,10 +331,10 @@ def _is_refused_by_another(
 def _is_refused_by_next_life(key: AttemptKey, story: Sequence[Event], circumstances: Circumstances) -> bool:
     """The master that had taken and delivered it gave up its copy, for its disk, with what was in its memory. When it
     has room it goes on in its epoch with what the disk has, and knows as little of it as another master would."""
-    published_us = min((event.t_lo_us for event in story if event.kind == Kind.PUB_INVOKE), default=None)
-    refused_us = min((event.t_hi_us for event in story if event.kind == Kind.NACK), default=None)
-    if key[0] is None or published_us is None or refused_us is None:
+    span = _until_refused(story)
+    if key[0] is None or span is None:
         return False
+    published_us, refused_us = span
     ends_us = _ends_of_master(circumstances, key[0], published_us)
     return any(published_us <= end_us <= refused_us for end_us in ends_us)
 

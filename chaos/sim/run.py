@@ -37,7 +37,7 @@ from chaos.sim.sometimes import seen_in_log
 from chaos.sim.stage import VIOLATIONS_MAX, Stage, place, policy_record, queue_number
 from chaos.sim.steps import Steps
 from chaos.sim.taps import Listener
-from chaos.sim.thresholds import thresholds_of
+from chaos.sim.thresholds import in_force, thresholds_of
 from chaos.sim.workload import FAN_KEY, RECONNECT_PAUSE_S, TROUBLE, SessionMark, Surroundings
 from chaos.workload.message_id import decode_body
 from cluster.composition import Node
@@ -262,9 +262,7 @@ class Run:
     def run(self) -> Outcome:
         """All of it."""
         stage, loop = self.stage, self.loop
-        personality = self.schedule.personality
-        sized = _sized(personality), thresholds_of(personality.thresholds)
-        with _quiet(self), self._listener.laid(), self._checks.laid(), sized[0], sized[1]:
+        with _quiet(self), self._listener.laid(), self._checks.laid(), _sized(self.schedule.personality):
             self._set_up()
             begin_s = loop.now_s
             steps = Steps(stage)
@@ -391,15 +389,8 @@ def _sized(personality: Personality) -> Iterator[None]:
         (module, "DIGEST_SEGMENT_ENTRIES", personality.digest_segment_entries) for module in WITH_DIGEST_SEGMENTS
     ]
     wanted += sizes_of_links(personality.link_bytes)
-    before = [(module, name, getattr(module, name)) for module, name, size in wanted if size]
-    for module, name, size in wanted:
-        if size:
-            setattr(module, name, size)
-    try:
+    with in_force(each for each in wanted if each[2]), thresholds_of(personality.thresholds):
         yield
-    finally:
-        for module, name, size in before:
-            setattr(module, name, size)
 
 
 @contextmanager

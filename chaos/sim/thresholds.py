@@ -10,11 +10,14 @@ All of them are about *how* something is done, never about what is promised: wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from random import Random
+from types import ModuleType
 from typing import NamedTuple
+
+from chaos.sim.ablation.safeguard import Replacing
 
 #: Of the seeds, so many have small thresholds.
 SHARE = 1 / 3
@@ -219,18 +222,22 @@ def draw_thresholds(chance: Random) -> dict[str, float]:
 
 
 @contextmanager
+def in_force(sizes: Iterable[tuple[ModuleType, str, float]]) -> Iterator[None]:
+    """As long as this lasts, constants of modules are what these say."""
+    with ExitStack() as stack:
+        replacing = Replacing(stack)
+        for module, name, size in sizes:
+            replacing.setattr(module, name, size)
+        yield
+
+
+@contextmanager
 def thresholds_of(chosen: Mapping[str, float]) -> Iterator[None]:
     """As long as this lasts. What a kept schedule chose and is no threshold any more is as ever."""
-    before = []
-    for key, size in chosen.items():
-        if (threshold := _BY_KEY.get(key)) is None:
-            continue
-        for name in (threshold.module, *threshold.users):
-            module = import_module(name)
-            before.append((module, threshold.name, getattr(module, threshold.name)))
-            setattr(module, threshold.name, size)
-    try:
+    known = ((_BY_KEY[key], size) for key, size in chosen.items() if key in _BY_KEY)
+    with in_force(
+        (import_module(module), threshold.name, size)
+        for threshold, size in known
+        for module in (threshold.module, *threshold.users)
+    ):
         yield
-    finally:
-        for module, name, size in reversed(before):
-            setattr(module, name, size)

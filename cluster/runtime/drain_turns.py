@@ -61,6 +61,9 @@ class DrainTurns:
         if queue_id not in self._marked:
             self._marked.add(queue_id)
             self._order.append(queue_id)
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
             self._call_soon(self._turn)
@@ -89,9 +92,8 @@ class DrainTurns:
         try:
             self._drain_some()
         finally:  # also after a mistake in one of them: who is marked is not scheduled by being touched again
-            if self._order and not self._is_scheduled:
-                self._is_scheduled = True
-                self._call_soon(self._turn)
+            if self._order:
+                self._schedule()
         if self._group_commit.has_dirty or self._group_commit.open_generation in self._touched:
             self._request_sync()
 

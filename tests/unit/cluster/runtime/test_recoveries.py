@@ -4,7 +4,7 @@ middle leaves."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -53,6 +53,17 @@ def crashed_node(count: int = COUNT, *, small: int = 1, version: int = 2) -> Que
 def crash(node: QueueSetNode, style: CrashStyle = CrashStyle.DROP, seed: int = 0) -> None:
     node.disk.crash(style, random.Random(seed))
     node.start()
+
+
+def crashed_with(queues: Iterable[QueueRecord], count: int) -> QueueSetNode:
+    """So many messages in each; nothing is open yet."""
+    node = QueueSetNetwork(N1)[N1]
+    for queue in queues:
+        node.queues.follow(queue, mastership(queue, N1))
+        node.publish(queue, 1, count)
+    node.sync()
+    crash(node)
+    return node
 
 
 def one_turn(node: QueueSetNode) -> None:
@@ -120,13 +131,8 @@ def test_what_needs_no_reading_is_open_at_once_while_another_recovers() -> None:
 
 
 def test_queues_that_waited_for_the_shared_store_are_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = QueueSetNetwork(N1)[N1]
     many = [queue_record(number) for number in range(20, 50)]
-    for queue in many:
-        node.queues.follow(queue, mastership(queue, N1))
-        node.publish(queue, 1, 1)
-    node.sync()
-    crash(node)
+    node = crashed_with(many, 1)
     looked_at: list[str] = []
     look = NodeQueueFiles.queue_file_count
 
@@ -204,13 +210,8 @@ def test_a_queue_whose_channels_cannot_be_told_keeps_no_other_from_its_recovery(
 
 
 def test_few_are_under_way_at_the_same_time() -> None:
-    node = QueueSetNetwork(N1)[N1]
     queues = [queue_record(number) for number in range(20, 20 + 3 * BEGUN_MAX)]
-    for queue in queues:
-        node.queues.follow(queue, mastership(queue, N1))
-        node.publish(queue, 1, 2)
-    node.sync()
-    crash(node)
+    node = crashed_with(queues, 2)
     for queue in queues:
         node.queues.follow(queue, mastership(queue, N1))
     turns_until(node, lambda: len(node.queues.roles) == len(queues))
@@ -218,13 +219,8 @@ def test_few_are_under_way_at_the_same_time() -> None:
 
 def test_who_waits_for_a_place_gets_that_of_one_that_is_forgotten() -> None:
     """All that have begun wait for the disk, and nobody waits for them any more."""
-    node = QueueSetNetwork(N1)[N1]
     queues = [queue_record(number) for number in range(20, 21 + BEGUN_MAX)]
-    for queue in queues:
-        node.queues.follow(queue, mastership(queue, N1))
-        node.publish(queue, 1, 2)
-    node.sync()
-    crash(node)
+    node = crashed_with(queues, 2)
     for queue in queues:
         node.queues.follow(queue, mastership(queue, N1))
     opening = node.queues._recoveries
