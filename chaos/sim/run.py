@@ -185,6 +185,7 @@ class Run:
             self.stage.violate(kind, f"{where}: {text}: {error!r}{place(error)}")
 
     def _note_given_up(self, node: str, name: QueueName) -> None:
+        self.stage.ended_copies.add(name.name)
         number = queue_number(name.name)
         if number is not None:
             self._given_up.setdefault(number, []).append((self._limits.now_us(), node))

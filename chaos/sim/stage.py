@@ -117,6 +117,8 @@ class Stage:
         self.transactors = [Transactor(number, self.world, queue_name) for number in range(p.transactors)]
         self.world.answers.has_tenants = any(step.kind == "tenancy" for step in self.schedule.steps)
         self._is_limited = limit_lengths(self.schedule.steps)
+        #: Names of queues of which a disk has ended a copy.
+        self.ended_copies: set[str] = set()
         self.guests = [
             Guest(number, self.world, queue_name, is_remembered=self.is_remembered, may_skip=self._may_skip)
             for number in range(p.guests)
@@ -131,9 +133,11 @@ class Stage:
         """The cluster has that a queue was consumed committed: no member is of a release that does not know that."""
         return not self.personality.earlier
 
-    def _may_skip(self) -> bool:
-        """What nobody has confirmed may be missing in the midst of a queue of which nobody keeps account."""
-        return self._is_limited or any(machine.is_disk_suspect for machine in self.cluster.machines.values())
+    def _may_skip(self, queue_name: str) -> bool:
+        """What nobody has confirmed may be missing in the midst of a queue of which nobody keeps account. A disk that
+        ended its only copy may be of another life of the node by now."""
+        is_suspect = any(machine.is_disk_suspect for machine in self.cluster.machines.values())
+        return self._is_limited or is_suspect or queue_name in self.ended_copies
 
     def clients(self) -> Iterator[Client]:
         """All that live on until they are stopped."""

@@ -141,7 +141,8 @@ THRESHOLDS = (
     Threshold("node.store.disk.length_file", "NOTES_PER_WRITE", (1,)),
     Threshold("node.store.disk.length_file", "SLOTS_PER_PIECE", (1,)),
     Threshold("node.store.deletions", "FILES_PER_STEP", (1,)),
-    Threshold("node.store.steps", "READ_BYTES_MAX", (100,)),
+    # Ten times a second for deleted queues: much less would take longer than anybody waits.
+    Threshold("node.store.steps", "READ_BYTES_MAX", (1000,)),
     Threshold("node.store.index.v1.segment_files", "PARSED_SEGMENTS_MAX", (1,)),
     Threshold("node.store.index.v1.recovery", "APPENDED_PER_STEP", (1, 10)),
     Threshold("node.store.index.v1.index", "DELETIONS_MAX", (1,)),
