@@ -96,6 +96,10 @@ class Compactor:
         return files.total_bytes > room and not self._pause_ticks
 
     @property
+    def _running_max(self) -> int:
+        return MERGES_RUNNING_MAX if self._is_merging else RUNNING_MAX
+
+    @property
     def is_under_way(self) -> bool:
         """True if some compaction has begun and is not done."""
         return bool(self._running)
@@ -127,7 +131,7 @@ class Compactor:
                 self._running.append(compaction)
             if has_worked:
                 return True
-        if len(self._running) < (MERGES_RUNNING_MAX if self._is_merging else RUNNING_MAX):
+        if len(self._running) < self._running_max:
             compaction_or_none = self._choose()
             if compaction_or_none is not None:
                 self._running.append(compaction_or_none)
@@ -213,7 +217,7 @@ class Compactor:
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if the bookkeeping contradicts itself."""
-        assert len(self._running) <= RUNNING_MAX, "what is under way is bounded"
+        assert len(self._running) <= self._running_max, "what is under way is bounded"
         assert all(not compaction.is_done for compaction in self._running), "finished compactions are let go"
         busy = [number for number, summary in self._files.summaries.items() if summary.is_busy]
         assert not busy or self._running, f"files {busy} are busy with nothing"
