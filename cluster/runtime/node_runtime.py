@@ -210,6 +210,7 @@ class NodeRuntime:
             self.records,
             self.queues,
             routes=self.gateway,
+            hosted=self.sessions,
             files=self._files,
             membership=self.membership,
             clock=clock,

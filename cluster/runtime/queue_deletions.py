@@ -10,14 +10,14 @@ nobody began to consume, so whenever it comes about, the deletion is what was as
 sealed within the call that took the consumer away, so nobody sees it without. A consumer whose node is merely cut off
 will be attached again; so will those of all nodes after a change of masters. Then the queue is looked at again when
 every node that counts as up could have done so, since it has said that it knows the master, has been heard over one
-link to it for a while, and has named its consumers if it said that it had some. If there still is none the queue is
-deleted. Until then it is not deleted either because those that are there are cancelled: who cancels the last of them is
-answered before the queue goes. That there ever was one is committed when the master has taken the first one
-(`note_consumer`): those who had it may all be gone with one machine, and a master that knows nothing of it would keep
-the queue for ever, like one that nobody has consumed yet.
-So it does if that machine is lost before the commit, of which the consumer hears nothing: the other order would have a
-queue deleted with all it has because somebody was refused, and to let the consumer wait for the commit would have to
-take back what was delivered to it if there is none.
+link to it for a while, and has named its consumers if it said that it had some, also one that came before the queue was
+open here and has yet to hear that it is. If there still is none the queue is deleted. Until then it is not deleted
+either because those that are there are cancelled: who cancels the last of them is answered before the queue goes. That
+there ever was one is committed when the master has taken the first one (`note_consumer`): those who had it may all be
+gone with one machine, and a master that knows nothing of it would keep the queue for ever, like one that nobody has
+consumed yet. So it does if that machine is lost before the commit, of which the consumer hears nothing: the other
+order would have a queue deleted with all it has because somebody was refused, and to let the consumer wait for the
+commit would have to take back what was delivered to it if there is none.
 """
 
 from __future__ import annotations

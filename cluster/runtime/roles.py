@@ -54,6 +54,14 @@ class Routes(Protocol):
     def routed_queues(self) -> Collection[QueueId]: ...
 
 
+class Hosted(Protocol):
+    """What channels of other nodes want of queues here (`cluster.sessions.host.SessionHost`)."""
+
+    def awaited_queues(self) -> Collection[QueueId]: ...
+
+    def queue_elsewhere(self, queue_id: QueueId) -> None: ...
+
+
 class _Used:
     """Queues that exist, and those of which this node has yet to follow that they do not: it may have them open."""
 
@@ -104,6 +112,7 @@ class Roles:
         queues: QueueSet,
         *,
         routes: Routes,
+        hosted: Hosted,
         files: Leftovers,
         membership: MemberWatcher,
         clock: Callable[[], float],
@@ -115,6 +124,7 @@ class Roles:
         self._records = records
         self._queues = queues
         self._routes = routes
+        self._hosted = hosted
         self._files = files
         self._membership = membership
         self._clock = clock
@@ -178,9 +188,9 @@ class Roles:
             if queue.queue_id not in known:
                 _forget(queue.queue_id, partial(self._queues.queue_deleted, queue))
                 yield
-        for queue_id in self._routes.routed_queues():
+        for queue_id in (*self._routes.routed_queues(), *self._hosted.awaited_queues()):
             if queue_id not in known:
-                _forget(queue_id, partial(self._routes.queue_deleted, queue_id))
+                _forget(queue_id, partial(self._nobody_uses, queue_id))
                 yield
         yield from self._delete_leftovers()
 
@@ -234,7 +244,7 @@ class Roles:
             elif isinstance(event, QueueDeleted):
                 name = event.queue.queue_name
                 log.error("%s was deleted, and something of it stays here: %r", name, error, exc_info=error)
-                self._routes.queue_deleted(event.queue.queue_id)
+                self._nobody_uses(event.queue.queue_id)
             else:
                 return False
         except Exception:
@@ -253,7 +263,7 @@ class Roles:
             self._mastership_changed(event)
         elif isinstance(event, QueueDeleted):
             self._queues.queue_deleted(event.queue)
-            self._routes.queue_deleted(event.queue.queue_id)
+            self._nobody_uses(event.queue.queue_id)
         elif isinstance(event, AccessEnded):
             self.on_access_ended()
             self._files.vhosts_are(self._state.topology.vhosts())
@@ -271,7 +281,14 @@ class Roles:
         try:
             self._queues.follow(queue, record, is_discarded=is_discarded)
         finally:
+            if record.master != self._node:
+                self._hosted.queue_elsewhere(record.queue_id)
             self._routes.mastership_changed(record)
+
+    def _nobody_uses(self, queue_id: QueueId) -> None:
+        """It was deleted."""
+        self._hosted.queue_elsewhere(queue_id)
+        self._routes.queue_deleted(queue_id)
 
 
 def _forget(queue_id: QueueId, deleted: Callable[[], None]) -> None:

@@ -9,6 +9,10 @@ any more. What that means to the queues each is told in a slice of some turn, bu
 with it, whose channels have the same names.
 
 A message that is asked for goes when the link has room for it, as those of consumers do (`QueueProcess`).
+
+A node may come before the queue is open here, and is sent away; or its session ends because the queue is closed, and
+opened again. It will come again, but not before it has heard that, which a slow line can make late. So whoever had
+consumers is remembered: they are still on their way.
 """
 
 from __future__ import annotations
@@ -48,13 +52,24 @@ _FOR_CHANNELS = (Deliver, ConfirmPublished, RejectPublished, CancelConsumer, Gra
 class MasterSession:
     """One entry node's use of one queue."""
 
-    __slots__ = ("channels", "has_sealed", "is_attaching", "more_credit_after", "number", "publishers", "to_attach")
+    __slots__ = (
+        "channels",
+        "has_consumed",
+        "has_sealed",
+        "is_attaching",
+        "more_credit_after",
+        "number",
+        "publishers",
+        "to_attach",
+    )
 
     def __init__(self, number: int, more_credit_after: int, *, has_consumed: bool = False) -> None:
         self.number = number
         self.more_credit_after = more_credit_after
         #: Consumers of an earlier session may be on their way. They come before everything else.
         self.is_attaching = has_consumed
+        #: It has, or had, consumers.
+        self.has_consumed = has_consumed
         #: Those of its channels that publish: the queue owes them credit.
         self.publishers: set[int] = set()
         #: Channel ids that this session has named: what to release at its end.
@@ -95,6 +110,8 @@ class SessionHost:
         self._sessions: dict[NodeName, dict[QueueId, MasterSession]] = {}
         #: Sessions of nodes that were lost, whose queues have yet to be told.
         self._ended: dict[NodeName, dict[QueueId, MasterSession]] = {}
+        #: Who had consumers of queues that were not open here when it came, or were closed, and has not come again.
+        self._sent_away: dict[NodeName, dict[QueueId, None]] = {}
         self._turns = InTurns(self._release_next, TURN_S, call_soon, clock, per_turn)
 
     def _session(self, node: NodeName, queue_id: QueueId) -> MasterSession | None:
@@ -103,6 +120,8 @@ class SessionHost:
 
     def is_attaching(self, queue_id: QueueId) -> bool:
         """Some node has yet to attach again what consumers it has of this queue."""
+        if any(queue_id in queues for queues in self._sent_away.values()):
+            return True
         found = (sessions.get(queue_id) for sessions in self._sessions.values())
         return any(session.is_attaching for session in found if session is not None)
 
@@ -145,6 +164,7 @@ class SessionHost:
             process.channel_down(ChannelKey(node, message.channel_id))
         elif isinstance(message, SessionCall):
             session.channels.add(message.channel_id)
+            session.has_consumed |= message.verb == "consume"
             self._call(node, message, session, process)
         self._local.touch(queue_id)
 
@@ -182,8 +202,11 @@ class SessionHost:
             self._release(node, queue_id, sessions.get(node, {}).pop(queue_id, None))
         process = self._local.process(queue_id)  # not before: it may have failed at what it takes back
         refused = ""
+        self._sent_away.get(node, {}).pop(queue_id, None)
         if process is None:
             refused = "this node does not master the queue"
+            if message.has_consumed:
+                self._sent_away.setdefault(node, {})[queue_id] = None
         else:
             session = MasterSession(message.session, message.more_credit_after, has_consumed=message.has_consumed)
             self._sessions.setdefault(node, {})[queue_id] = session
@@ -228,6 +251,7 @@ class SessionHost:
         If it lives it is told, as far as it can be, and opens new sessions: without a broken link it would never
         know that it talks to nobody.
         """
+        self._sent_away.pop(node, None)
         self._ended.setdefault(node, {}).update(self._sessions.pop(node, {}))
         self._turns.go_on()
 
@@ -243,10 +267,23 @@ class SessionHost:
         return False
 
     def queue_stopped(self, queue_id: QueueId) -> None:
-        """This node no longer masters the queue: its process is gone, so are the sessions."""
+        """This node no longer masters the queue, or has closed it: its process is gone, so are the sessions."""
+        for node, sessions in self._sessions.items():
+            session = sessions.get(queue_id)
+            if session is not None and session.has_consumed:
+                self._sent_away.setdefault(node, {})[queue_id] = None
         for node, sessions in (*self._sessions.items(), *self._ended.items()):
             if (session := sessions.pop(queue_id, None)) is not None:
                 self._say_ended(node, queue_id, session)
+
+    def awaited_queues(self) -> set[QueueId]:
+        """Queues that nodes were sent away from."""
+        return {queue_id for queues in self._sent_away.values() for queue_id in queues}
+
+    def queue_elsewhere(self, queue_id: QueueId) -> None:
+        """The record has it that another node masters this queue, or that it is gone: nobody comes here for it."""
+        for queues in self._sent_away.values():
+            queues.pop(queue_id, None)
 
     def _say_ended(self, node: NodeName, queue_id: QueueId, session: MasterSession) -> None:
         self._send(node, SessionOpened(queue_id, session.number, "the session has ended at the master"))
@@ -272,6 +309,9 @@ class SessionHost:
             assert self._turns.is_under_way, "what has ended has a turn coming"
             both = ended.keys() & self._sessions.get(node, {}).keys()
             assert not both, "a session begins when the one before it is released"
+        for node, queues in self._sent_away.items():
+            both = queues.keys() & self._sessions.get(node, {}).keys()
+            assert not both, "who has a session is not on its way"
 
 
 def _as_reply(call: SessionCall, answer: Answer) -> SessionReply:

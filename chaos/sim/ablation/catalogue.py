@@ -370,6 +370,13 @@ _ALL = (
         "keepers",
     ),
     Safeguard(
+        sessions.who_was_sent_away_is_forgotten,
+        "An auto-delete queue stays while nodes have yet to hear that it is open now.",
+        "queues that somebody consumes",
+        "cluster.sessions.host",
+        "sent_away",
+    ),
+    Safeguard(
         metadata.votes_before_they_are_kept,
         "A vote is answered when it is on disk.",
         "two leaders in a term",

@@ -13,6 +13,7 @@ from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import SessionReply
 from cluster.sessions.routes import Route
 from node.broker import Broker
+from node.ids import QueueId
 from node.queues.backing_queue import Delivery
 from node.queues.consumers import Consumer, deal
 from node.queues.outgoing import Outgoing
@@ -73,6 +74,16 @@ def early_deliveries_are_overtaken(patches: Patches) -> None:
         return True
 
     patches.setattr(EarlyDeliveries, "keeps", keeps)
+
+
+def who_was_sent_away_is_forgotten(patches: Patches) -> None:
+    """A node that came with consumers before their queue was open, or when it was closed, is not waited for."""
+
+    def is_attaching(self: SessionHost, queue_id: QueueId) -> bool:
+        found = (sessions.get(queue_id) for sessions in self._sessions.values())
+        return any(session.is_attaching for session in found if session is not None)
+
+    patches.setattr(SessionHost, "is_attaching", is_attaching)
 
 
 def attaching_is_not_awaited(patches: Patches) -> None:

@@ -124,6 +124,11 @@ SCENARIOS: Mapping[str, Scenario] = {
             "auto-delete queues are kept for long while masters change and nodes are cut off",
             working.keepers,
         ),
+        Scenario(
+            "sent_away",
+            "consumers come again to auto-delete queues that are not open, and hear that late",
+            working.sent_away,
+        ),
         Scenario("settings", "policies change version, mode and limits of queues under faults", sharing.settings),
         Scenario("one_kind_full", "there is no room for one kind of files", shortages.one_kind_full),
         Scenario("hung_disks", "no sync of a node returns for seconds", shortages.hung_disks),

@@ -71,6 +71,29 @@ def keepers(scene: Scene, operations: int) -> None:
         at_ms += lasts_ms + chance.uniform(300, 1_200)
 
 
+def sent_away(scene: Scene, operations: int) -> None:
+    """The node of auto-delete queues returns and is kept from the others for a while: their consumers come before the
+    queues are open. What it says to the node of the consumers is late from some moment on."""
+    chance = scene.chance
+    scene.change(policy={})
+    scene.traffic(0, scene.length_ms, operations // 3)
+    home, entry = chance.sample(range(len(scene.nodes)), 2)
+    for number in range(2):
+        scene.at(chance.uniform(200, 600), "keep", number, 7_000, 0, home, entry)
+    master, consumer = scene.nodes[home], scene.nodes[entry]
+    away_ms = chance.uniform(900, 1_500)
+    back_ms = away_ms + chance.uniform(100, 500)
+    open_ms = back_ms + chance.uniform(500, 2_500)
+    scene.at(away_ms, "kill", master)
+    scene.at(back_ms, "start", master)
+    for other in scene.nodes:
+        if other not in (master, consumer):
+            scene.cut(master, other, away_ms, open_ms)
+    slow_ms = open_ms - chance.uniform(100, 700)
+    scene.at(slow_ms, "slow_link", master, consumer, chance.choice((1_000, 3_000)))
+    scene.at(slow_ms + chance.choice((800, 1_600, 2_500)), "slow_link_end", master, consumer)
+
+
 def _disturb(scene: Scene, at_ms: float) -> None:
     """One thing after the other, until the end."""
     chance = scene.chance

@@ -15,6 +15,7 @@ from cluster.runtime.out_of_service import FAILURE_REPEAT_MS
 from cluster.runtime.queue_files import DELETE_AGAIN_EVERY_MS
 from cluster.runtime.queue_role import MasterRole
 from cluster.runtime.roles import TAKE_UP_SLICE_S
+from cluster.sessions.messages import SessionCall, SessionOpen
 from node.errors import DiskFullError, StorageError
 from node.ids import Incarnation, NodeName, QueueId
 from node.pieces import at_once
@@ -217,6 +218,38 @@ async def test_a_mistake_about_a_queue_whose_deletion_a_snapshot_skips_stays_wit
     bench.runtime.metadata.restore(bench.runtime.metadata.state.snapshot())
     assert f"queue {gone} was deleted, and something of it stays here" in caplog.text
     assert isinstance(bench.runtime.queues.roles[kept], MasterRole)
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_nobody_is_expected_at_a_queue_that_is_gone_or_has_another_master(
+    bench: RuntimeBench, is_deleted: bool
+) -> None:
+    queue_id = bench.declare()
+    sessions, epoch = bench.runtime.sessions, bench.record(queue_id).epoch
+    sessions.receive(N2, SessionOpen(queue_id, 1, epoch, 8, has_consumed=True))
+    sessions.receive(N2, SessionCall(queue_id, 1, 1, "counts", 0))
+    assert sessions.awaited_queues() == set()
+    bench.runtime.queues.out_of_service(queue_id, DiskFullError("full"))
+    assert sessions.awaited_queues() == {queue_id}, "this node has room again, perhaps, and opens it"
+    if is_deleted:
+        bench.log.commit(ChangeTopology(DeleteQueue("/", "q"), N1))
+    else:
+        bench.log.commit(NodeDown(N1, Incarnation(1)))
+        assert bench.record(queue_id).master != N1
+    assert sessions.awaited_queues() == set()
+
+
+async def test_nobody_is_expected_at_a_queue_that_a_snapshot_does_not_know(bench: RuntimeBench) -> None:
+    queue_id = bench.declare(origin=N2)
+    sessions = bench.runtime.sessions
+    sessions.receive(N3, SessionOpen(queue_id, 1, bench.record(queue_id).epoch, 8, has_consumed=True))
+    assert sessions.awaited_queues() == {queue_id}
+    bench.stand_aside()
+    bench.log.commit(ChangeTopology(DeleteQueue("/", "q"), N1))
+    bench.take_part()
+    assert sessions.awaited_queues() == {queue_id}
+    bench.runtime.metadata.restore(bench.runtime.metadata.state.snapshot())
+    assert sessions.awaited_queues() == set()
 
 
 async def test_routes_follow_the_policies_that_a_snapshot_brings(bench: RuntimeBench) -> None:

@@ -399,6 +399,50 @@ def test_an_auto_delete_queue_goes_if_whoever_consumed_it_before_does_not_come_b
     assert bench.was_offered_for_deletion is has_consumed
 
 
+@pytest.mark.parametrize("ending", ["comes again", "is lost", "queue is elsewhere"])
+@pytest.mark.parametrize("is_closed_later", [True, False])
+def test_who_had_consumers_and_was_sent_away_is_on_its_way(is_closed_later: bool, ending: str) -> None:
+    """It hears that late, if the line is slow, and until then does not know that it is to come again."""
+    bench = HostBench(auto_delete=True)
+    queue, bench.queue = bench.queue, None
+    if is_closed_later:
+        bench.queue = queue
+        bench.opens(1)
+        bench.asks(1, "consume", consumer=CONSUMER)
+        assert not bench.host.is_attaching(QUEUE)
+        bench.out_of_service(QUEUE, OSError())
+    else:
+        bench.hears(SessionOpen(QUEUE, 1, EPOCH, 8, has_consumed=True))
+    assert bench.host.is_attaching(QUEUE)
+    assert bench.host.awaited_queues() == {QUEUE}
+    bench.queue = HostBench(auto_delete=True).queue
+    assert bench.host.is_attaching(QUEUE), "it has not come again"
+    bench.told()
+    match ending:
+        case "comes again":
+            bench.opens(2, has_consumed=True)
+            bench.asks(2, "consume", consumer=CONSUMER)
+            bench.asks(2, "counts")
+        case "is lost":
+            bench.host.node_lost(N1)
+        case _:
+            bench.host.queue_elsewhere(QUEUE)
+    assert not bench.host.is_attaching(QUEUE)
+    assert bench.host.awaited_queues() == set()
+
+
+@pytest.mark.parametrize("is_closed_later", [True, False])
+def test_who_had_no_consumers_is_not_waited_for(is_closed_later: bool) -> None:
+    bench = HostBench(auto_delete=True)
+    if is_closed_later:
+        bench.opens(1)
+        bench.out_of_service(QUEUE, OSError())
+    else:
+        bench.queue = None
+        bench.hears(SessionOpen(QUEUE, 1, EPOCH, 8, has_consumed=False))
+    assert not bench.host.is_attaching(QUEUE)
+
+
 def test_an_auto_delete_queue_that_is_consumed_now_stays() -> None:
     bench = HostBench(auto_delete=True)
     bench.opens(1)
