@@ -74,7 +74,7 @@ class LinkedChannels(Protocol):
 class LinkedSessions(Protocol):
     """What channels of other nodes have begun with queues here."""
 
-    def node_lost(self, node: NodeName) -> None: ...
+    def node_lost(self, node: NodeName, *, is_linked: bool) -> None: ...
 
 
 class PeerAlarms(Protocol):
@@ -255,7 +255,7 @@ class Membership:
         self._queues.link_down(peer)
         self._channels.link_down(peer)
         self._alarms.link_lost(peer)
-        self._sessions.node_lost(peer)
+        self._sessions.node_lost(peer, is_linked=False)
 
     def peer_refused(self, peer: NodeName) -> None:
         """Nobody listens at the peer's address: its process is gone."""
@@ -338,8 +338,9 @@ class Membership:
                 self._stopped[event.node] = None
                 if self._has_joined:  # before, the log is read again: it stopped once, and runs by now perhaps
                     log.info("%s has stopped: it said goodbye", event.node)
-            self._alarms.node_down(event.node, is_linked=self._links.is_up(event.node))
-            self._sessions.node_lost(event.node)
+            is_linked = self._links.is_up(event.node)
+            self._alarms.node_down(event.node, is_linked=is_linked)
+            self._sessions.node_lost(event.node, is_linked=is_linked)
             self._dropped.node_down(event.node)
 
     def members_restored(self) -> None:

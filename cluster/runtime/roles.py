@@ -33,7 +33,7 @@ from cluster.metadata.state import MetadataState
 from cluster.runtime.mastership_log import log_change
 from cluster.runtime.queue_set import QueueSet
 from cluster.runtime.records import Records
-from node.ids import NodeName, QueueId
+from node.ids import Epoch, NodeName, QueueId
 from node.pieces import Pieces, at_once
 from node.topology.records import QueueRecord
 
@@ -59,7 +59,9 @@ class Hosted(Protocol):
 
     def awaited_queues(self) -> Collection[QueueId]: ...
 
-    def queue_elsewhere(self, queue_id: QueueId) -> None: ...
+    def queue_elsewhere(self, queue_id: QueueId, epoch: Epoch) -> None: ...
+
+    def queue_deleted(self, queue_id: QueueId) -> None: ...
 
 
 class _Used:
@@ -282,12 +284,12 @@ class Roles:
             self._queues.follow(queue, record, is_discarded=is_discarded)
         finally:
             if record.master != self._node:
-                self._hosted.queue_elsewhere(record.queue_id)
+                self._hosted.queue_elsewhere(record.queue_id, record.epoch)
             self._routes.mastership_changed(record)
 
     def _nobody_uses(self, queue_id: QueueId) -> None:
         """It was deleted."""
-        self._hosted.queue_elsewhere(queue_id)
+        self._hosted.queue_deleted(queue_id)
         self._routes.queue_deleted(queue_id)
 
 

@@ -11,13 +11,13 @@ with it, whose channels have the same names.
 A message that is asked for goes when the link has room for it, as those of consumers do (`QueueProcess`).
 
 A node may come before the queue is open here, and is sent away; or its session ends because the queue is closed, and
-opened again. It will come again, but not before it has heard that, which a slow line can make late. So whoever had
-consumers is remembered: they are still on their way.
+opened again, or because the node, which lives and is linked, was declared down. It will come again, but not before it
+has heard that, which a slow line can make late. So whoever had consumers is remembered: they are still on their way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cluster.sessions.messages import (
     SessionCall,
@@ -37,7 +37,7 @@ from cluster.sessions.messages import (
 from cluster.sessions.ports import LocalQueues, MasterLinks
 from cluster.sessions.questions import Answer, carry_out, must_wait, settle
 from node.errors import ChannelError
-from node.ids import ChannelKey, NodeName, QueueId
+from node.ids import ChannelKey, Epoch, NodeName, QueueId
 from node.message import iter_envelopes, pack_envelopes
 from node.pieces import InTurns
 from node.queues.events import CancelConsumer, ConfirmPublished, Deliver, GrantCredit, QueueEffect, RejectPublished
@@ -54,6 +54,7 @@ class MasterSession:
 
     __slots__ = (
         "channels",
+        "epoch",
         "has_consumed",
         "has_sealed",
         "is_attaching",
@@ -63,13 +64,14 @@ class MasterSession:
         "to_attach",
     )
 
-    def __init__(self, number: int, more_credit_after: int, *, has_consumed: bool = False) -> None:
-        self.number = number
-        self.more_credit_after = more_credit_after
+    def __init__(self, opening: SessionOpen) -> None:
+        self.number = opening.session
+        self.epoch = opening.epoch
+        self.more_credit_after = opening.more_credit_after
         #: Consumers of an earlier session may be on their way. They come before everything else.
-        self.is_attaching = has_consumed
+        self.is_attaching = opening.has_consumed
         #: It has, or had, consumers.
-        self.has_consumed = has_consumed
+        self.has_consumed = opening.has_consumed
         #: Those of its channels that publish: the queue owes them credit.
         self.publishers: set[int] = set()
         #: Channel ids that this session has named: what to release at its end.
@@ -110,8 +112,9 @@ class SessionHost:
         self._sessions: dict[NodeName, dict[QueueId, MasterSession]] = {}
         #: Sessions of nodes that were lost, whose queues have yet to be told.
         self._ended: dict[NodeName, dict[QueueId, MasterSession]] = {}
-        #: Who had consumers of queues that were not open here when it came, or were closed, and has not come again.
-        self._sent_away: dict[NodeName, dict[QueueId, None]] = {}
+        #: Who had consumers of queues that were not open here when it came, or were closed, and has not come again; and
+        #: the epoch in which it came.
+        self._sent_away: dict[NodeName, dict[QueueId, Epoch]] = {}
         self._turns = InTurns(self._release_next, TURN_S, call_soon, clock, per_turn)
 
     def _session(self, node: NodeName, queue_id: QueueId) -> MasterSession | None:
@@ -206,10 +209,9 @@ class SessionHost:
         if process is None:
             refused = "this node does not master the queue"
             if message.has_consumed:
-                self._sent_away.setdefault(node, {})[queue_id] = None
+                self._sent_away.setdefault(node, {})[queue_id] = message.epoch
         else:
-            session = MasterSession(message.session, message.more_credit_after, has_consumed=message.has_consumed)
-            self._sessions.setdefault(node, {})[queue_id] = session
+            self._sessions.setdefault(node, {})[queue_id] = MasterSession(message)
             if message.has_consumed:
                 process.was_consumed()
                 self._local.touch(queue_id)
@@ -245,14 +247,18 @@ class SessionHost:
 
     # --- ends of sessions ---
 
-    def node_lost(self, node: NodeName) -> None:
+    def node_lost(self, node: NodeName, *, is_linked: bool) -> None:
         """The node was declared down, or the link to it broke: its channels are released.
 
         If it lives it is told, as far as it can be, and opens new sessions: without a broken link it would never
-        know that it talks to nobody.
+        know that it talks to nobody. Then it is on its way, too: perhaps it was a life before that was declared down.
         """
-        self._sent_away.pop(node, None)
-        self._ended.setdefault(node, {}).update(self._sessions.pop(node, {}))
+        sessions = self._sessions.pop(node, {})
+        if is_linked:
+            self._sent_away.setdefault(node, {}).update(_had_consumers(sessions))
+        else:
+            self._sent_away.pop(node, None)
+        self._ended.setdefault(node, {}).update(sessions)
         self._turns.go_on()
 
     def _release_next(self) -> bool:
@@ -271,7 +277,7 @@ class SessionHost:
         for node, sessions in self._sessions.items():
             session = sessions.get(queue_id)
             if session is not None and session.has_consumed:
-                self._sent_away.setdefault(node, {})[queue_id] = None
+                self._sent_away.setdefault(node, {})[queue_id] = session.epoch
         for node, sessions in (*self._sessions.items(), *self._ended.items()):
             if (session := sessions.pop(queue_id, None)) is not None:
                 self._say_ended(node, queue_id, session)
@@ -280,8 +286,15 @@ class SessionHost:
         """Queues that nodes were sent away from."""
         return {queue_id for queues in self._sent_away.values() for queue_id in queues}
 
-    def queue_elsewhere(self, queue_id: QueueId) -> None:
-        """The record has it that another node masters this queue, or that it is gone: nobody comes here for it."""
+    def queue_elsewhere(self, queue_id: QueueId, epoch: Epoch) -> None:
+        """By its record, of this epoch, another node masters this queue: nobody comes here for it who knows of that.
+        Who came in a later one knows more than this node, which is its master then."""
+        for queues in self._sent_away.values():
+            if queue_id in queues and queues[queue_id] <= epoch:
+                del queues[queue_id]
+
+    def queue_deleted(self, queue_id: QueueId) -> None:
+        """Nobody comes for it any more."""
         for queues in self._sent_away.values():
             queues.pop(queue_id, None)
 
@@ -312,6 +325,10 @@ class SessionHost:
         for node, queues in self._sent_away.items():
             both = queues.keys() & self._sessions.get(node, {}).keys()
             assert not both, "who has a session is not on its way"
+
+
+def _had_consumers(sessions: Mapping[QueueId, MasterSession]) -> dict[QueueId, Epoch]:
+    return {queue_id: session.epoch for queue_id, session in sessions.items() if session.has_consumed}
 
 
 def _as_reply(call: SessionCall, answer: Answer) -> SessionReply:

@@ -229,7 +229,7 @@ class SessionNetwork:
         for node in self.nodes.values():
             if node.name != lost:
                 node.gateway.link_down(lost)
-                node.host.node_lost(lost)
+                node.host.node_lost(lost, is_linked=False)
 
     def restart(self, name: str) -> None:
         """A node that fell silent has died, and begins its next life."""

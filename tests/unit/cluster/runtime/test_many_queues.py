@@ -101,7 +101,7 @@ async def test_the_queues_of_a_lost_node_are_told_in_slices_and_it_is_not_heard_
 
     monkeypatch.setattr(QueueProcess, "channel_down", counted)
     host = bench.runtime.sessions
-    host.node_lost(N2)
+    host.node_lost(N2, is_linked=False)
     host.check_invariants()
     assert len(released) == PER_TURN
     waiting = [queue_id for queue_id in queue_ids if queue_id not in released]

@@ -279,7 +279,7 @@ async def test_a_deletion_whose_asker_is_lost_is_decided_by_the_master(bench: Ru
     receive(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800)])
     receive(N2, [SessionCall(queue_id, 5, 1, "delete_if", 0, if_empty=True)])
     assert process_of(bench, queue_id).is_sealed
-    bench.runtime.sessions.node_lost(N2)
+    bench.runtime.sessions.node_lost(N2, is_linked=False)
     await bench.settle()
     assert not exists(bench, queue_id)
 
@@ -401,7 +401,7 @@ async def test_the_consumer_of_a_node_that_is_cut_off_keeps_its_queue(bench: Run
     ]
     bench.runtime.switchboard.on_queue_frames(N2, attach)
     bench.mesh.up_peers.remove(N2)
-    bench.runtime.sessions.node_lost(N2)
+    bench.runtime.sessions.node_lost(N2, is_linked=False)
     await bench.settle()
     assert exists(bench, queue_id), "n2 counts as up, and may attach its consumer again"
     bench.mesh.up_peers.append(N2)
@@ -410,10 +410,29 @@ async def test_the_consumer_of_a_node_that_is_cut_off_keeps_its_queue(bench: Run
     assert process_of(bench, queue_id).consumer_count == 1
 
     bench.mesh.up_peers.remove(N2)
-    bench.runtime.sessions.node_lost(N2)
+    bench.runtime.sessions.node_lost(N2, is_linked=False)
     bench.log.commit(NodeDown(N2, Incarnation(1)))
     await bench.settle()
     assert not exists(bench, queue_id), "n2 is gone, and its consumer with it"
+
+
+async def test_the_consumer_of_a_node_that_was_declared_down_and_lives_keeps_its_queue(bench: RuntimeBench) -> None:
+    """Its node hears late that the session is over; or it is in its next life, and of the one before this node hears
+    late that it was declared down."""
+    queue_id = declare(bench, auto_delete=True)
+    attach: list[QueueFrameMessage] = [
+        SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800),
+        SessionCall(queue_id, 5, 1, "consume", 7, CONSUMER),
+    ]
+    bench.runtime.switchboard.on_queue_frames(N2, attach)
+    await bench.settle()
+    bench.log.commit(NodeDown(N2, Incarnation(1)))
+    bench.log.commit(NodeUp(N2, Incarnation(2), "n2:1", "n2:2", NEWEST_PROTOCOL))
+    await bench.settle()
+    assert exists(bench, queue_id)
+    bench.runtime.switchboard.on_queue_frames(N2, attach)
+    await bench.settle()
+    assert process_of(bench, queue_id).consumer_count == 1
 
 
 async def test_a_consumer_whose_node_has_yet_to_hear_of_the_new_master_keeps_its_queue(bench: RuntimeBench) -> None:
@@ -447,7 +466,7 @@ async def test_a_consumer_that_is_cut_off_keeps_its_queue_though_the_last_one_th
     bench.runtime.switchboard.on_queue_frames(N2, attach)
     await bench.settle()
     bench.mesh.up_peers.remove(N2)
-    bench.runtime.sessions.node_lost(N2)
+    bench.runtime.sessions.node_lost(N2, is_linked=False)
     await bench.settle()
     await bench.runtime.gateway.cancel(channel, queue_id, "tag")
     await bench.settle()

@@ -17,7 +17,7 @@ from cluster.runtime.queue_role import MasterRole
 from cluster.runtime.roles import TAKE_UP_SLICE_S
 from cluster.sessions.messages import SessionCall, SessionOpen
 from node.errors import DiskFullError, StorageError
-from node.ids import Incarnation, NodeName, QueueId
+from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.pieces import at_once
 from node.queues.events import ConsumerSpec
 from node.queues.local_replica import LocalReplica
@@ -237,6 +237,21 @@ async def test_nobody_is_expected_at_a_queue_that_is_gone_or_has_another_master(
         bench.log.commit(NodeDown(N1, Incarnation(1)))
         assert bench.record(queue_id).master != N1
     assert sessions.awaited_queues() == set()
+
+
+async def test_who_knows_of_a_later_master_is_expected_while_this_node_follows_older_records(
+    bench: RuntimeBench,
+) -> None:
+    """The log reaches this node late: it is to be the master soon, and other records of the queue come before that."""
+    queue_id = bench.declare(origin=N2)
+    before, sessions = bench.record(queue_id), bench.runtime.sessions
+    sessions.receive(N3, SessionOpen(queue_id, 1, Epoch(before.epoch + 1), 8, has_consumed=True))
+    bench.log.commit(DropMirror(queue_id, before.epoch, N3))
+    assert bench.record(queue_id) != before
+    assert sessions.awaited_queues() == {queue_id}
+    bench.log.commit(MoveMaster(queue_id, before.epoch, N1))
+    assert bench.record(queue_id).master == N1
+    assert sessions.awaited_queues() == {queue_id}, "it has yet to hear that it is to come again"
 
 
 async def test_nobody_is_expected_at_a_queue_that_a_snapshot_does_not_know(bench: RuntimeBench) -> None:

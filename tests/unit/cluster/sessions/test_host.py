@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-
 import pytest
 
-from cluster.runtime.applier import SLICE_PIECES
-from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import (
     SessionCall,
     SessionChannelClosed,
@@ -22,139 +18,20 @@ from cluster.sessions.messages import (
     SessionReply,
     SessionSettle,
 )
-from node.flow.credit import Credit, FlowControl
-from node.ids import ChannelKey, Epoch, NodeName, QueueId, SeqId
-from node.message import iter_envelopes, pack_envelopes
+from node.ids import ChannelKey, Epoch, SeqId
+from node.message import iter_envelopes
 from node.queues.events import CancelConsumer, ConsumerSpec, DeleteUnused
 from node.queues.options import queue_options
 from node.queues.queue_process import QueueProcess
 from node.queues.returns import RETURN_MAX
+from tests.support.host_bench import CONSUMER, EPOCH, N1, N3, HostBench, envelopes
 from tests.support.queue_bench import SteeredQueue, queue_record
-from tests.support.session_network import QUEUE, message
-
-N1, N3 = NodeName("n1"), NodeName("n3")
-EPOCH = Epoch(4)
-CONSUMER = ConsumerSpec("tag", no_ack=False, exclusive=False)
-
-
-class HostBench:
-    """Implements `LocalQueues` for the host. After each step the invariants are checked."""
-
-    def __init__(self, *, auto_delete: bool = False) -> None:
-        record = queue_record(queue_id=QUEUE, auto_delete=auto_delete)
-        flow = FlowControl()
-        flow.store = Credit(40, 8)
-        self.storage = SteeredQueue(durable=True)
-        self.queue: QueueProcess | None = QueueProcess(record, self.storage, flow=flow)
-        self.is_in_service = True
-        self.settled: list[QueueId] = []
-        self.failures: list[Exception] = []
-        #: The queue is to be deleted, if it is unused still.
-        self.was_offered_for_deletion = False
-        self._is_touched = False
-        self._sent: list[tuple[NodeName, SessionMessage]] = []
-        self._later: list[Callable[[], None]] = []
-        #: Nodes with links that are full, and who waits for them.
-        self.full: set[NodeName] = set()
-        self.line: dict[Hashable, Callable[[], None]] = {}
-        self.delivered_bytes = 0
-        self.host = SessionHost(
-            self,
-            self,
-            call_soon=self._later.append,
-            clock=lambda: 0.0,
-            per_turn=SLICE_PIECES,
-        )
-
-    # --- MasterLinks ---
-
-    def send(self, node: NodeName, message: SessionMessage) -> None:
-        self._sent.append((node, message))
-
-    def deliver(self, node: NodeName, message: SessionMessage, size_bytes: int) -> None:
-        self.delivered_bytes += size_bytes
-        self.send(node, message)
-
-    def is_full_now(self, node: NodeName) -> bool:
-        return node in self.full
-
-    def when_room(self, node: NodeName, key: Hashable, go_on: Callable[[], None]) -> None:
-        assert node in self.full, "there is something to wait for"
-        self.line[key] = go_on
-
-    def room_comes(self) -> None:
-        self.full.clear()
-        line, self.line = self.line, {}
-        for go_on in line.values():
-            go_on()
-            self.host.check_invariants()
-
-    # --- LocalQueues ---
-
-    def process(self, queue_id: QueueId) -> QueueProcess | None:
-        return self.queue
-
-    def touch(self, queue_id: QueueId) -> None:
-        self._is_touched = True
-
-    def run(self, queue_id: QueueId) -> None:
-        assert self.queue is not None
-        effects = self.queue.drain()
-        is_to_be_looked_at = any(isinstance(effect, DeleteUnused) for effect in effects)
-        self.was_offered_for_deletion |= is_to_be_looked_at and self.queue.is_unused
-        self.host.remote_effects(queue_id, effects)
-
-    def serving_epoch(self, queue_id: QueueId) -> Epoch | None:
-        return EPOCH if self.is_in_service else None
-
-    def settle_deletion(self, queue_id: QueueId) -> None:
-        self.settled.append(queue_id)
-
-    def out_of_service(self, queue_id: QueueId, error: Exception) -> None:
-        self.failures.append(error)
-        self.queue = None
-        self.host.queue_stopped(queue_id)
-
-    # --- what entry nodes do ---
-
-    def hears(self, said: SessionMessage, node: NodeName = N1) -> None:
-        self.host.receive(node, said)
-        self.host.check_invariants()
-
-    def opens(self, session: int, node: NodeName = N1, *, has_consumed: bool = False) -> None:
-        self.hears(SessionOpen(QUEUE, session, EPOCH, 8, has_consumed), node)
-        assert self.told(node) == [SessionOpened(QUEUE, session)]
-
-    def publishes(self, session: int, *counters: int) -> None:
-        """On channel 1, for the first time."""
-        self.hears(SessionPublish(QUEUE, session, 1, counters, envelopes(*counters)))
-
-    def asks(self, session: int, verb: str, channel: int = 1, consumer: ConsumerSpec | None = None) -> SessionReply:
-        self.hears(SessionCall(QUEUE, session, 50, verb, channel, consumer))
-        [reply] = [each for each in self.told() if isinstance(each, SessionReply)]
-        assert (reply.session, reply.call_id) == (session, 50)
-        return reply
-
-    def end_turn(self) -> None:
-        """The queue is drained, if it was called."""
-        if self._is_touched and self.queue is not None:
-            self._is_touched = False
-            self.run(QUEUE)
-
-    def told(self, node: NodeName = N1) -> list[SessionMessage]:
-        """What this node was told since the last look."""
-        told = [each for to, each in self._sent if to == node]
-        self._sent = [(to, each) for to, each in self._sent if to != node]
-        return told
+from tests.support.session_network import QUEUE
 
 
 @pytest.fixture
 def bench() -> HostBench:
     return HostBench()
-
-
-def envelopes(*counters: int) -> bytes:
-    return pack_envelopes([message(counter, b"%d" % counter) for counter in counters])
 
 
 def bodies(told: list[SessionMessage]) -> list[tuple[str, bool]]:
@@ -201,7 +78,7 @@ def test_what_a_session_held_is_ready_again_when_it_ends(bench: HostBench, endin
     if ending == "the next session":
         bench.opens(2)
     else:
-        bench.host.node_lost(N1)
+        bench.host.node_lost(N1, is_linked=False)
         assert bench.told() == [SessionOpened(QUEUE, 1, "the session has ended at the master")]
     assert bench.queue is not None
     assert (bench.queue.ready, bench.queue.unacked, bench.queue.consumer_count) == (2, 0, 0)
@@ -218,7 +95,7 @@ def test_a_queue_that_stops_ends_all_its_sessions_and_says_so(bench: HostBench) 
     for node, session in ((N1, 1), (N3, 7)):
         assert bench.told(node) == [SessionOpened(QUEUE, session, "the session has ended at the master")]
     bench.host.queue_stopped(QUEUE)
-    bench.host.node_lost(N1)
+    bench.host.node_lost(N1, is_linked=False)
     assert bench.told() == bench.told(N3) == [], "they have ended once"
 
 
@@ -241,7 +118,7 @@ def test_a_queue_that_fails_when_a_session_ends_is_out_of_service_and_the_node_c
     bench.opens(1)
     bench.opens(7, N3)
     bench.publishes(1, 1)
-    bench.host.node_lost(N1)
+    bench.host.node_lost(N1, is_linked=False)
     assert len(bench.failures) == 1
     assert bench.told(N3) == [SessionOpened(QUEUE, 7, "the session has ended at the master")]
 
@@ -399,7 +276,7 @@ def test_an_auto_delete_queue_goes_if_whoever_consumed_it_before_does_not_come_b
     assert bench.was_offered_for_deletion is has_consumed
 
 
-@pytest.mark.parametrize("ending", ["comes again", "is lost", "queue is elsewhere"])
+@pytest.mark.parametrize("ending", ["comes again", "is lost", "queue is elsewhere", "queue is deleted"])
 @pytest.mark.parametrize("is_closed_later", [True, False])
 def test_who_had_consumers_and_was_sent_away_is_on_its_way(is_closed_later: bool, ending: str) -> None:
     """It hears that late, if the line is slow, and until then does not know that it is to come again."""
@@ -424,11 +301,47 @@ def test_who_had_consumers_and_was_sent_away_is_on_its_way(is_closed_later: bool
             bench.asks(2, "consume", consumer=CONSUMER)
             bench.asks(2, "counts")
         case "is lost":
-            bench.host.node_lost(N1)
+            bench.host.node_lost(N1, is_linked=False)
+        case "queue is elsewhere":
+            bench.host.queue_elsewhere(QUEUE, EPOCH)
         case _:
-            bench.host.queue_elsewhere(QUEUE)
+            bench.host.queue_deleted(QUEUE)
     assert not bench.host.is_attaching(QUEUE)
     assert bench.host.awaited_queues() == set()
+
+
+@pytest.mark.parametrize("is_closed_later", [True, False])
+def test_who_knows_of_a_later_master_is_on_its_way_though_this_node_follows_older_records(
+    is_closed_later: bool,
+) -> None:
+    """The log reaches this node late: it is yet to hear that it is the master, and who was that before."""
+    bench = HostBench(auto_delete=True)
+    if is_closed_later:
+        bench.opens(1, has_consumed=True)
+        bench.out_of_service(QUEUE, OSError())
+    else:
+        bench.queue = None
+        bench.hears(SessionOpen(QUEUE, 1, EPOCH, 8, has_consumed=True))
+    bench.host.queue_elsewhere(QUEUE, Epoch(EPOCH - 1))
+    assert bench.host.is_attaching(QUEUE)
+
+
+def test_who_had_consumers_and_was_declared_down_is_on_its_way_as_long_as_it_is_linked() -> None:
+    """It lives, or it was a life before that was declared down; that its session is over it may hear late."""
+    bench = HostBench(auto_delete=True)
+    bench.opens(1)
+    bench.asks(1, "consume", consumer=CONSUMER)
+    bench.opens(1, N3)
+    bench.host.node_lost(N1, is_linked=True)
+    bench.host.node_lost(N3, is_linked=True)
+    bench.end_turn()
+    assert bench.host.is_attaching(QUEUE)
+    assert bench.told() == [SessionOpened(QUEUE, 1, "the session has ended at the master")]
+    bench.host.node_lost(N3, is_linked=False)
+    assert bench.host.is_attaching(QUEUE), "it had none"
+    bench.opens(2, has_consumed=True)
+    bench.asks(2, "counts")
+    assert not bench.host.is_attaching(QUEUE), "it has named those that are left"
 
 
 @pytest.mark.parametrize("is_closed_later", [True, False])
@@ -458,7 +371,7 @@ def test_consumers_that_were_cut_off_may_come_back_and_those_of_a_channel_that_c
     bench.opens(1)
     bench.asks(1, "consume", consumer=CONSUMER)
     if is_cut_off:
-        bench.host.node_lost(N1)
+        bench.host.node_lost(N1, is_linked=False)
     else:
         bench.hears(SessionChannelClosed(QUEUE, 1, 1))
     assert bench.queue is not None
@@ -472,7 +385,7 @@ def test_who_sealed_a_queue_and_is_lost_leaves_its_deletion_to_be_settled(bench:
     bench.asks(1, "consume", consumer=CONSUMER)
     assert bench.asks(1, "delete_if").epoch == EPOCH
     bench.asks(1, "purge", channel=2)
-    bench.host.node_lost(N1)
+    bench.host.node_lost(N1, is_linked=False)
     assert bench.settled == [QUEUE]
 
 
@@ -481,7 +394,7 @@ def test_who_has_said_what_became_of_the_deletion_leaves_nothing_to_be_settled(b
     bench.asks(1, "delete_if")
     bench.asks(1, "unseal")
     assert bench.settled == [QUEUE], "by whoever decides it"
-    bench.host.node_lost(N1)
+    bench.host.node_lost(N1, is_linked=False)
     assert bench.settled == [QUEUE]
 
 
@@ -490,7 +403,7 @@ def test_who_never_wanted_to_delete_a_queue_leaves_the_deletion_to_whom_it_conce
     bench.publishes(1, 1)
     bench.opens(1, N3)
     bench.hears(SessionCall(QUEUE, 1, 60, "delete_if", 0), N3)
-    bench.host.node_lost(N1)
+    bench.host.node_lost(N1, is_linked=False)
     assert bench.settled == []
 
 
@@ -500,7 +413,7 @@ def test_a_master_that_is_not_in_service_yet_seals_nothing(bench: HostBench) -> 
     assert bench.asks(1, "delete_if").epoch == 0
     assert bench.queue is not None
     assert not bench.queue.is_sealed
-    bench.host.node_lost(N1)
+    bench.host.node_lost(N1, is_linked=False)
     assert bench.settled == []
 
 

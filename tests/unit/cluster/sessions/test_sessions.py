@@ -258,7 +258,7 @@ async def test_a_node_declared_down_while_its_link_lives_opens_new_sessions(
     monkeypatch.setattr(entry_module, "REOPEN_DELAY_S", 0.0)
     sink, channel = await consume(network, "n1", ConsumerSpec("tag", no_ack=False, exclusive=False))
 
-    network["n2"].host.node_lost(network["n1"].name)
+    network["n2"].host.node_lost(network["n1"].name, is_linked=False)
     await network.pump()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
