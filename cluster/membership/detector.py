@@ -69,6 +69,15 @@ class FailureDetector:
         """Who is not watched is no part of anything."""
         return self._peers[peer].verdict if peer in self._peers else Verdict.DOWN
 
+    def is_at_work(self, peer: NodeName, now_ms: int) -> bool:
+        """It is up, and not silent by now, which a verdict says a tick later."""
+        state = self._peers.get(peer)
+        return (
+            state is not None
+            and state.verdict is Verdict.UP
+            and now_ms - state.heard_ms < self._config.suspect_after_ms
+        )
+
     def watch(self, peers: Iterable[NodeName], now_ms: int) -> None:
         """These from now on, and no others."""
         self._peers = {peer: self._peers.get(peer) or _Peer(now_ms) for peer in peers}

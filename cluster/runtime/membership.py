@@ -144,8 +144,9 @@ class Membership:
         self._proposed_down: Undecided[NodeName] = Undecided(background)
         #: Peers that said goodbye, and were not heard of as up since (a dict for its order).
         self._stopped: dict[NodeName, None] = {}
-        #: Links that have come up so far, and peers that were declared up: each has yet to say anew what it has here.
-        #: And how often this node stood still: it has yet to hear what was said meanwhile.
+        #: Links that have come up so far, peers that were declared up, and that were heard again when they had been
+        #: silent: each has yet to say what it has here. And how often this node stood still: it has yet to hear what
+        #: was said meanwhile.
         self.arrivals = 0
         #: Incarnations of the peers that this node is linked with.
         self._linked_lives: dict[NodeName, Incarnation] = {}
@@ -233,6 +234,10 @@ class Membership:
         """What this node thinks of a peer."""
         return self._detector.verdict(peer)
 
+    def is_at_work(self, peer: NodeName) -> bool:
+        """It has been heard just now, as far as that is to be expected."""
+        return self._detector.is_at_work(peer, self._now_ms())
+
     def heard(self, peer: NodeName) -> None:
         """Any sign of life."""
         self._act_on(self._detector.heard(peer, self._now_ms()))
@@ -287,6 +292,7 @@ class Membership:
     def _act_on(self, changes: Sequence[VerdictChange]) -> None:
         for change in changes:
             if change.verdict is not Verdict.DOWN:
+                self.arrivals += change.verdict is Verdict.UP
                 self._proposed_down.withdraw(change.peer)  # it lives
                 continue
             if change.peer not in self._stopped:

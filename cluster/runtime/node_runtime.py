@@ -26,7 +26,6 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from cluster.membership.detector import Verdict
 from cluster.metadata.records import MastershipRecord
 from cluster.raft.messages import Message
 from cluster.runtime.background import Background
@@ -346,7 +345,7 @@ class NodeRuntime:
         return self.membership.arrivals if all(map(self._is_at_work, others)) else None
 
     def _is_at_work(self, peer: NodeName) -> bool:
-        return self.links.is_up(peer) and self.membership.verdict(peer) is Verdict.UP
+        return self.links.is_up(peer) and self.membership.is_at_work(peer)
 
     def _recover(self, job: Job, on_done: Callable[[BaseException | None], None]) -> None:
         """What a recovery waits for is done beside the loop."""

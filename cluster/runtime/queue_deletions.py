@@ -42,8 +42,10 @@ log = logging.getLogger(__name__)
 
 #: Pause before a deletion that was not decided is asked for again; the attempt itself has waited for long.
 RETRY_S = 1.0
-#: A node attaches its consumers as soon as it knows the master and is linked with it: a matter of some round trips.
-REATTACH_S = 1.0
+#: A node attaches its consumers as soon as it knows the master and is linked with it: a matter of some round trips. It
+#: is longer than a node may be silent and count as at work: whoever does when this has passed was heard meanwhile, and
+#: if it was silent at first there was time left when it was heard again.
+REATTACH_S = 1.2
 #: After so many looks nobody is waited for who has yet to say which consumers he has: an older release may never say.
 ATTACHING_LOOKS_MAX = 60
 
@@ -61,9 +63,9 @@ class SealedQueues(Protocol):
 
 
 class QueueDeletions:
-    """See the top of this module. ``arrivals``: how many links have come up so far, nodes were declared up, and how
-    often this one stood still; ``None`` while a node that counts as up cannot be spoken to, or stands still.
-    ``is_attaching``: a node has said that it had consumers of the queue, and has yet to say which."""
+    """See the top of this module. ``arrivals``: how many links have come up so far, nodes were declared up or heard
+    again, and how often this one stood still; ``None`` while a node that counts as up cannot be spoken to, or stands
+    still. ``is_attaching``: a node has said that it had consumers of the queue, and has yet to say which."""
 
     def __init__(
         self,

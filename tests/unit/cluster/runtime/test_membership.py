@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from cluster.membership.detector import Verdict
+from cluster.membership.detector import DetectorConfig, Verdict
 from cluster.membership.messages import NodeAlarms
 from cluster.metadata.commands import NodeDown, NodeUp
 from cluster.metadata.errors import NoQuorumError
@@ -18,7 +18,9 @@ from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.records import MemberRecord
 from cluster.metadata.state import MetadataState
 from cluster.runtime import membership as module
+from cluster.runtime import queue_deletions
 from cluster.runtime.background import Background
+from cluster.runtime.housekeeping import TICK_S
 from cluster.runtime.membership import Membership
 from node.auth import UserDirectory
 from node.config import build_config, parse_settings
@@ -197,6 +199,24 @@ async def test_that_a_peer_was_dead_is_not_said_of_its_next_life() -> None:
     bench.membership.tick(bench.now_ms, 0)
     await asyncio.sleep(0)
     assert bench.metadata.proposed == [NodeDown(N2, LIFE_2)], "it has had its time"
+
+
+def test_a_look_for_consumers_waits_for_longer_than_a_node_is_silent_unnoticed() -> None:
+    assert DetectorConfig().suspect_after_ms / 1000 + TICK_S < queue_deletions.REATTACH_S
+
+
+async def test_a_peer_that_was_silent_and_is_heard_again_has_yet_to_say_what_it_has() -> None:
+    bench = Bench()
+    bench.membership.link_up(N2, LIFE_1)
+    arrivals = bench.membership.arrivals
+    bench.now_ms += 900
+    bench.membership.heard(N2)
+    assert (bench.membership.arrivals, bench.membership.is_at_work(N2)) == (arrivals, True)
+    bench.now_ms += 1000
+    assert not bench.membership.is_at_work(N2), "whatever the last verdict was"
+    bench.membership.tick(bench.now_ms, 0)
+    bench.membership.heard(N2)
+    assert (bench.membership.arrivals, bench.membership.is_at_work(N2)) == (arrivals + 1, True)
 
 
 async def test_the_verdict_about_this_life_of_a_peer_stands_when_its_arrival_is_decided_late() -> None:

@@ -25,7 +25,7 @@ from cluster.sessions.messages import SessionCall, SessionOpen
 from cluster.wire.convert import QueueFrameMessage
 from node.broker.deletion import delete_queue
 from node.errors import ChannelError, ConnectionFailure, StorageError
-from node.ids import ChannelKey, Incarnation, QueueId
+from node.ids import ChannelKey, Incarnation, NodeName, QueueId
 from node.queues.events import ConsumerSpec
 from node.queues.local_replica import LocalReplica
 from node.queues.queue_process import QueueProcess
@@ -393,12 +393,15 @@ async def test_auto_delete_is_asked_for_until_it_is_decided(bench: RuntimeBench)
     assert not exists(bench, queue_id)
 
 
+def attaching(bench: RuntimeBench, queue_id: QueueId) -> list[QueueFrameMessage]:
+    """What a node says that has a consumer of the queue, which now belongs to this one."""
+    epoch = bench.record(queue_id).epoch
+    return [SessionOpen(queue_id, 5, epoch, 800), SessionCall(queue_id, 5, 1, "consume", 7, CONSUMER)]
+
+
 async def test_the_consumer_of_a_node_that_is_cut_off_keeps_its_queue(bench: RuntimeBench) -> None:
     queue_id = declare(bench, auto_delete=True)
-    attach: list[QueueFrameMessage] = [
-        SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800),
-        SessionCall(queue_id, 5, 1, "consume", 7, CONSUMER),
-    ]
+    attach = attaching(bench, queue_id)
     bench.runtime.switchboard.on_queue_frames(N2, attach)
     bench.mesh.up_peers.remove(N2)
     bench.runtime.sessions.node_lost(N2, is_linked=False)
@@ -417,13 +420,9 @@ async def test_the_consumer_of_a_node_that_is_cut_off_keeps_its_queue(bench: Run
 
 
 async def test_the_consumer_of_a_node_that_was_declared_down_and_lives_keeps_its_queue(bench: RuntimeBench) -> None:
-    """Its node hears late that the session is over; or it is in its next life, and of the one before this node hears
-    late that it was declared down."""
+    """It hears late that its session is over, or this node does that its life before was declared down."""
     queue_id = declare(bench, auto_delete=True)
-    attach: list[QueueFrameMessage] = [
-        SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800),
-        SessionCall(queue_id, 5, 1, "consume", 7, CONSUMER),
-    ]
+    attach = attaching(bench, queue_id)
     bench.runtime.switchboard.on_queue_frames(N2, attach)
     await bench.settle()
     bench.log.commit(NodeDown(N2, Incarnation(1)))
@@ -443,10 +442,7 @@ async def test_a_consumer_whose_node_has_yet_to_hear_of_the_new_master_keeps_its
     move_there_and_back(bench, queue_id)
     await bench.settle()
     assert exists(bench, queue_id)
-    attach: list[QueueFrameMessage] = [
-        SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800),
-        SessionCall(queue_id, 5, 1, "consume", 7, CONSUMER),
-    ]
+    attach = attaching(bench, queue_id)
     bench.runtime.switchboard.on_queue_frames(N2, attach)
     bench.log.is_visible = True
     await bench.settle()
@@ -459,10 +455,7 @@ async def test_a_consumer_that_is_cut_off_keeps_its_queue_though_the_last_one_th
     queue_id = declare(bench, auto_delete=True)
     channel = next_channel(bench)
     await bench.runtime.gateway.consume(channel, queue_id, CONSUMER)
-    attach: list[QueueFrameMessage] = [
-        SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800),
-        SessionCall(queue_id, 5, 1, "consume", 7, CONSUMER),
-    ]
+    attach = attaching(bench, queue_id)
     bench.runtime.switchboard.on_queue_frames(N2, attach)
     await bench.settle()
     bench.mesh.up_peers.remove(N2)
@@ -506,7 +499,6 @@ async def test_a_consumer_keeps_its_queue_while_its_node_stands_still(bench: Run
 
 
 async def test_a_node_that_was_declared_up_has_its_time_to_attach_its_consumers(bench: RuntimeBench) -> None:
-    """Its link was up all the time, and it counts only from now on."""
     queue_id = declare(bench, auto_delete=True)
     bench.log.commit(ChangeTopology(NoteConsumer("/", "q", queue_id), N2))
     bench.log.is_visible = False
@@ -532,6 +524,21 @@ async def looked_at_once(bench: RuntimeBench) -> QueueId:
     bench.log.is_visible = True
     await asyncio.sleep(0)
     return queue_id
+
+
+@pytest.mark.parametrize("peers_heard", [(), (N2, N3)])
+async def test_a_node_that_stood_still_has_its_time(bench: RuntimeBench, peers_heard: tuple[NodeName, ...]) -> None:
+    queue_id = await looked_at_once(bench)
+    for _ in range(10):
+        bench.now_ms += 100
+        if peers_heard:  # otherwise no tick has noticed yet
+            bench.tick()
+    for peer in peers_heard:
+        bench.runtime.switchboard.on_consensus(peer, [])
+    await asyncio.sleep(0)
+    assert not process_of(bench, queue_id).is_sealed
+    await bench.pass_time(100)
+    assert not exists(bench, queue_id)
 
 
 @pytest.mark.parametrize("has_some", [True, False])
