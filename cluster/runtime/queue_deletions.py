@@ -122,10 +122,11 @@ class QueueDeletions:
         return found is not None and found.queue_id == queue.queue_id and not found.was_consumed
 
     def unused(self, queue: QueueRecord, may_return: bool) -> None:
-        """An auto-delete queue has lost its last consumer; or one that ``may_return``."""
+        """An auto-delete queue has lost its last consumer; or one that ``may_return``. Another may be on its way though
+        nobody has looked yet: the queue was opened again before it was committed that it was ever consumed."""
         if queue.queue_id in self._watched:
             self._watched[queue.queue_id] += may_return
-        elif may_return or not self._delete_if_unused(queue):
+        elif may_return or self._is_attaching(queue.queue_id) or not self._delete_if_unused(queue):
             self._watched[queue.queue_id] = 0
             self._background.spawn(self._look_again(queue), f"auto-delete of {queue.queue_name}")
 

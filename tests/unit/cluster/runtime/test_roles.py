@@ -9,7 +9,16 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from cluster.metadata.codec import encode_request
-from cluster.metadata.commands import ChangeTopology, DropMirror, MoveMaster, NodeDown, Request, RequestId, SetPolicy
+from cluster.metadata.commands import (
+    ChangeTopology,
+    ClearPolicy,
+    DropMirror,
+    MoveMaster,
+    NodeDown,
+    Request,
+    RequestId,
+    SetPolicy,
+)
 from cluster.metadata.records import PolicyRecord
 from cluster.runtime.out_of_service import FAILURE_REPEAT_MS
 from cluster.runtime.queue_files import DELETE_AGAIN_EVERY_MS
@@ -252,6 +261,25 @@ async def test_who_knows_of_a_later_master_is_expected_while_this_node_follows_o
     bench.log.commit(MoveMaster(queue_id, before.epoch, N1))
     assert bench.record(queue_id).master == N1
     assert sessions.awaited_queues() == {queue_id}, "it has yet to hear that it is to come again"
+
+
+async def test_a_queue_waits_for_who_is_expected_though_another_consumer_is_cancelled(bench: RuntimeBench) -> None:
+    """It has just been opened again, and that it was consumed is not committed yet."""
+    bench.log.commit(ClearPolicy("/", "ha"))  # so there is nobody to hand it over to
+    queue_id = bench.log.commit(ChangeTopology(DeclareQueue("/", "q", durable=True, auto_delete=True), N1)).queue_id
+    sessions, consumer = bench.runtime.sessions, ConsumerSpec("tag", no_ack=False, exclusive=False)
+    sessions.receive(N2, SessionOpen(queue_id, 1, bench.record(queue_id).epoch, 8))
+    sessions.receive(N2, SessionCall(queue_id, 1, 1, "consume", 7, consumer))
+    bench.runtime.queues.out_of_service(queue_id, DiskFullError("full"))
+    bench.runtime.queues.forgive(queue_id)
+    bench.runtime.roles.take_up(queue_id)
+    process = bench.runtime.queues.process(queue_id)
+    assert process is not None
+    channel = bench.runtime.gateway.open_channel(RecordingSink())
+    process.consume(channel, consumer)
+    process.cancel(channel, "tag")
+    bench.runtime.queues.run(queue_id)
+    assert not process.is_sealed
 
 
 async def test_nobody_is_expected_at_a_queue_that_a_snapshot_does_not_know(bench: RuntimeBench) -> None:
