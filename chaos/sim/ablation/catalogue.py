@@ -377,6 +377,13 @@ _ALL = (
         "sent_away",
     ),
     Safeguard(
+        sessions.older_records_count_for_who_was_sent_away,
+        "An auto-delete queue stays while nodes have yet to hear that it is here, whatever older records say.",
+        "queues that somebody consumes",
+        "cluster.sessions.host",
+        "overtaken",
+    ),
+    Safeguard(
         metadata.votes_before_they_are_kept,
         "A vote is answered when it is on disk.",
         "two leaders in a term",

@@ -13,7 +13,7 @@ from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import SessionReply
 from cluster.sessions.routes import Route
 from node.broker import Broker
-from node.ids import QueueId
+from node.ids import Epoch, QueueId
 from node.queues.backing_queue import Delivery
 from node.queues.consumers import Consumer, deal
 from node.queues.outgoing import Outgoing
@@ -84,6 +84,14 @@ def who_was_sent_away_is_forgotten(patches: Patches) -> None:
         return any(session.is_attaching for session in found if session is not None)
 
     patches.setattr(SessionHost, "is_attaching", is_attaching)
+
+
+def older_records_count_for_who_was_sent_away(patches: Patches) -> None:
+    """A record by which another node is the master forgets who came to this one, though it is older than what they
+    know."""
+    elsewhere = SessionHost.queue_elsewhere
+    endless = Epoch(2**62)
+    patches.setattr(SessionHost, "queue_elsewhere", lambda self, queue_id, _epoch: elsewhere(self, queue_id, endless))
 
 
 def attaching_is_not_awaited(patches: Patches) -> None:

@@ -129,6 +129,12 @@ SCENARIOS: Mapping[str, Scenario] = {
             "consumers come again to auto-delete queues that are not open, and hear that late",
             working.sent_away,
         ),
+        Scenario(
+            "overtaken",
+            "consumers come to the new master of auto-delete queues before it hears even of older records",
+            working.overtaken,
+            nodes_min=5,
+        ),
         Scenario("settings", "policies change version, mode and limits of queues under faults", sharing.settings),
         Scenario("one_kind_full", "there is no room for one kind of files", shortages.one_kind_full),
         Scenario("hung_disks", "no sync of a node returns for seconds", shortages.hung_disks),

@@ -94,6 +94,33 @@ def sent_away(scene: Scene, operations: int) -> None:
     scene.at(slow_ms + chance.choice((800, 1_600, 2_500)), "slow_link_end", master, consumer)
 
 
+def overtaken(scene: Scene, operations: int) -> None:
+    """The log comes late to the mirror of auto-delete queues, and another change of their records before the one by
+    which it is the master. The consumers come before both, and hear late that they are sent away."""
+    chance = scene.chance
+    places = chance.sample(range(len(scene.nodes)), 4)
+    master, heir, other, consumer = (scene.nodes[place] for place in places)
+    scene.change(policy=_on(master, heir))
+    scene.traffic(0, scene.length_ms, operations // 3)
+    for number in range(2):
+        scene.at(chance.uniform(200, 600), "keep", number, 7_000, 0, places[0], places[3])
+    late_ms = chance.uniform(1_200, 1_800)
+    for each in scene.nodes:
+        if each not in (heir, consumer):
+            scene.at(late_ms, "slow_link", each, heir, chance.choice((300, 1_000)))
+            scene.at(late_ms + 6_000, "slow_link_end", each, heir)
+    scene.at(late_ms, "slow_link", heir, consumer, 3_000)
+    scene.at(late_ms + chance.choice((4_000, 6_000)), "slow_link_end", heir, consumer)
+    scene.at(late_ms + chance.uniform(10, 100), "policy", _on(master, heir, other))
+    gone_ms = late_ms + chance.uniform(120, 300)
+    scene.at(gone_ms, "kill", master)
+    scene.at(gone_ms + chance.uniform(5_000, 8_000), "start", master)
+
+
+def _on(*nodes: str) -> dict[str, object]:
+    return {"ha-mode": "nodes", "ha-params": list(nodes), "ha-sync-mode": "automatic"}
+
+
 def _disturb(scene: Scene, at_ms: float) -> None:
     """One thing after the other, until the end."""
     chance = scene.chance
