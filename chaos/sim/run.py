@@ -135,8 +135,6 @@ class Run:
             moment=stage.node_moment,
             cancelled=stage.cancelled_syncs.add,
         )
-        #: Queues -> when which node gave its copy up.
-        self._given_up: dict[int, list[tuple[int, str]]] = {}
         self._is_hostile = any(step.kind == "hostile" for step in schedule.steps)
         self._checks = Checks(cluster, schedule.seed, self._invariant_broken, every=checks_every)
 
@@ -185,10 +183,7 @@ class Run:
             self.stage.violate(kind, f"{where}: {text}: {error!r}{place(error)}")
 
     def _note_given_up(self, node: str, name: QueueName) -> None:
-        self.stage.ended_copies.add(name.name)
-        number = queue_number(name.name)
-        if number is not None:
-            self._given_up.setdefault(number, []).append((self._limits.now_us(), node))
+        self.stage.given_up.setdefault(name.name, []).append((self._limits.now_us(), node))
 
     def _dropped(self, kind: Kind, dropped: Sequence[Message], queue_id: QueueId) -> None:
         """These have left this queue legally."""
@@ -343,7 +338,9 @@ class Run:
             hand_outs=self._hand_outs(),
             deaths=self.cluster.deaths,
             powers=self.cluster.powers,
-            given_up=self._given_up,
+            given_up={
+                number: ends for name, ends in self.stage.given_up.items() if (number := queue_number(name)) is not None
+            },
             syncs={name: machine.syncs for name, machine in self.cluster.machines.items()},
             is_flush=self.schedule.personality.is_flush,
         )

@@ -117,8 +117,8 @@ class Stage:
         self.transactors = [Transactor(number, self.world, queue_name) for number in range(p.transactors)]
         self.world.answers.has_tenants = any(step.kind == "tenancy" for step in self.schedule.steps)
         self._is_limited = limit_lengths(self.schedule.steps)
-        #: Names of queues of which a disk has ended a copy.
-        self.ended_copies: set[str] = set()
+        #: Names of queues -> when which node gave its copy up.
+        self.given_up: dict[str, list[tuple[int, str]]] = {}
         self.guests = [
             Guest(number, self.world, queue_name, is_remembered=self.is_remembered, may_skip=self._may_skip)
             for number in range(p.guests)
@@ -137,7 +137,7 @@ class Stage:
         """What nobody has confirmed may be missing in the midst of a queue of which nobody keeps account. A disk that
         ended its only copy may be of another life of the node by now."""
         is_suspect = any(machine.is_disk_suspect for machine in self.cluster.machines.values())
-        return self._is_limited or is_suspect or queue_name in self.ended_copies
+        return self._is_limited or is_suspect or queue_name in self.given_up
 
     def clients(self) -> Iterator[Client]:
         """All that live on until they are stopped."""

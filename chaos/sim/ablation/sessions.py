@@ -79,9 +79,11 @@ def early_deliveries_are_overtaken(patches: Patches) -> None:
 def who_was_sent_away_is_forgotten(patches: Patches) -> None:
     """A node that came with consumers before their queue was open, or when it was closed, is not waited for."""
 
+    attaching = SessionHost.is_attaching
+
     def is_attaching(self: SessionHost, queue_id: QueueId) -> bool:
-        found = (sessions.get(queue_id) for sessions in self._sessions.values())
-        return any(session.is_attaching for session in found if session is not None)
+        self._sent_away.clear()
+        return attaching(self, queue_id)
 
     patches.setattr(SessionHost, "is_attaching", is_attaching)
 

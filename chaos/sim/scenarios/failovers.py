@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaos.sim.drawing import draw_privileges
-from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
+from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene, automatic_on
 
 
 def ambush(scene: Scene, operations: int) -> None:
@@ -98,7 +98,7 @@ def twice(scene: Scene, operations: int) -> None:
     one, near, far = scene.shuffled()[:3]
     scene.change(queues=1, consumers=0, publishers=3, persistent_percent=100)
     scene.change(policy={"ha-mode": "nodes", "ha-params": [one]})
-    scene.at(400, "policy", {"ha-mode": "nodes", "ha-params": [one, near, far], "ha-sync-mode": "automatic"})
+    scene.at(400, "policy", automatic_on((one, near, far)))
     scene.traffic(0, 1_000, operations // 3)
     at_ms = 1_600.0
     scene.at(at_ms, "slow_link", one, far, 1000)
@@ -346,7 +346,7 @@ def half_heard(scene: Scene, operations: int) -> None:
     one, near, far = scene.shuffled()[:3]
     scene.change(queues=1, consumers=0, publishers=3, persistent_percent=100)
     scene.change(policy={"ha-mode": "nodes", "ha-params": [one]})
-    scene.at(300, "policy", {"ha-mode": "nodes", "ha-params": [one, near, far], "ha-sync-mode": "automatic"})
+    scene.at(300, "policy", automatic_on((one, near, far)))
     scene.traffic(0, 1_000, operations // 4)
     at_ms = 1_500.0
     back_ms = at_ms + chance.uniform(6_500, 8_000)
@@ -368,7 +368,7 @@ def next_life(scene: Scene, operations: int) -> None:
         queues=1,
         consumers=0,
         publishers=2,
-        policy={"ha-mode": "nodes", "ha-params": [master, mirror], "ha-sync-mode": "automatic"},
+        policy=automatic_on((master, mirror)),
         persistent_percent=100,
     )
     scene.traffic(0, 1_000, operations // 3)

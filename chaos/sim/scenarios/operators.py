@@ -7,7 +7,7 @@ from typing import Any
 
 from chaos.sim.drawing import LINK_BYTES
 from chaos.sim.hostile import HOSTILE
-from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
+from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene, automatic_on
 from chaos.sim.schedule import WIRING_KINDS
 
 #: Of a drawn choice, the consumers on links of which little may wait, and their largest message, as so many times what
@@ -25,7 +25,7 @@ def conditional_delete(scene: Scene, operations: int) -> None:
     scene.change(
         has_conditional_deletes=True, persistent_percent=100, policy={"ha-mode": "nodes", "ha-params": nodes[:1]}
     )
-    scene.at(300, "policy", {"ha-mode": "nodes", "ha-params": nodes, "ha-sync-mode": "automatic"})
+    scene.at(300, "policy", automatic_on(nodes))
     scene.traffic(0, 1_500, operations // 3)
     at_ms = 1_800.0
     if chance.random() < 0.5:
@@ -281,7 +281,7 @@ def small_frames(scene: Scene, operations: int) -> None:
     one, near, far = scene.shuffled()[:3]
     scene.change(queues=1, consumers=2, hold_percent=100, frame_bytes_max=120, prefetch=3, publishers=3)
     scene.change(policy={"ha-mode": "nodes", "ha-params": [one]}, persistent_percent=100, slow_chunks_percent=0)
-    scene.at(400, "policy", {"ha-mode": "nodes", "ha-params": [one, near, far], "ha-sync-mode": "automatic"})
+    scene.at(400, "policy", automatic_on((one, near, far)))
     for _ in range(operations // 10):
         scene.publish(chance.uniform(0, 1_000), 0)
     scene.at(1_000, "consume", 0, 0)

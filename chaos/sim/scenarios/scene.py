@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, NamedTuple
@@ -13,6 +13,11 @@ from chaos.sim.schedule import Personality, Schedule, Step, node_name
 #: Every queue on every node, filled by itself; and its opposite.
 ALL_AUTOMATIC = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 ALL_MANUAL = {"ha-mode": "all", "ha-sync-mode": "manual"}
+
+
+def automatic_on(nodes: Sequence[str]) -> dict[str, object]:
+    """Every queue on these nodes, and filled by itself."""
+    return {"ha-mode": "nodes", "ha-params": list(nodes), "ha-sync-mode": "automatic"}
 
 
 @dataclass

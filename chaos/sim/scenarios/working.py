@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaos.sim.scenarios.operators import a_policy, away_or_late
-from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
+from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene, automatic_on
 from chaos.sim.schedule import LODGINGS
 from chaos.sim.troubles import draw_work
 
@@ -61,7 +61,7 @@ def keepers(scene: Scene, operations: int) -> None:
                 scene.at(moved_ms + chance.uniform(100, 1_500), "start", master)
             case "policy":
                 heirs = chance.sample(scene.nodes, len(scene.nodes) - 1)
-                scene.at(moved_ms, "policy", {"ha-mode": "nodes", "ha-params": heirs, "ha-sync-mode": "automatic"})
+                scene.at(moved_ms, "policy", automatic_on(heirs))
             case "rebalance":
                 scene.at(moved_ms, "rebalance", chance.choice(others))
             case "pause":
@@ -100,7 +100,7 @@ def overtaken(scene: Scene, operations: int) -> None:
     chance = scene.chance
     places = chance.sample(range(len(scene.nodes)), 4)
     master, heir, other, consumer = (scene.nodes[place] for place in places)
-    scene.change(policy=_on(master, heir))
+    scene.change(policy=automatic_on((master, heir)))
     scene.traffic(0, scene.length_ms, operations // 3)
     for number in range(2):
         scene.at(chance.uniform(200, 600), "keep", number, 7_000, 0, places[0], places[3])
@@ -111,14 +111,10 @@ def overtaken(scene: Scene, operations: int) -> None:
             scene.at(late_ms + 6_000, "slow_link_end", each, heir)
     scene.at(late_ms, "slow_link", heir, consumer, 3_000)
     scene.at(late_ms + chance.choice((4_000, 6_000)), "slow_link_end", heir, consumer)
-    scene.at(late_ms + chance.uniform(10, 100), "policy", _on(master, heir, other))
+    scene.at(late_ms + chance.uniform(10, 100), "policy", automatic_on((master, heir, other)))
     gone_ms = late_ms + chance.uniform(120, 300)
     scene.at(gone_ms, "kill", master)
     scene.at(gone_ms + chance.uniform(5_000, 8_000), "start", master)
-
-
-def _on(*nodes: str) -> dict[str, object]:
-    return {"ha-mode": "nodes", "ha-params": list(nodes), "ha-sync-mode": "automatic"}
 
 
 def _disturb(scene: Scene, at_ms: float) -> None:
