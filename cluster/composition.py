@@ -384,6 +384,7 @@ def _admission(
         str(config.cluster_advertised_address),
         runtime.metadata.state,
         world.speaks_protocol,
+        now_ms=runtime.now_ms,
         told_to_join="" if joined is None else joined.group,
         on_refused=lambda reason: ending.fail(reason, ExitCode.CONFIG),
         count_on_from=begin_again,

@@ -95,6 +95,10 @@ class RaftCore:
         self._votes: dict[NodeName, bool] = {}
         #: When the leader was last heard; meaningful while `leader` is set.
         self._leader_heard_ms = now_ms
+        #: When this node last followed a leader that it heard, or led; ``None``: not since its process began.
+        self.last_led_ms: int | None = None
+        #: Without a leader this node does not stand before.
+        self._stands_from_ms = 0
         #: True after `peer_down` of the leader until another one is known: elections are retried quickly.
         self._is_leader_gone = False
         self._stands_back = False
@@ -268,6 +272,10 @@ class RaftCore:
         """This node's disk hangs no more."""
         self._stands_back = False
 
+    def wait_for_leader(self, until_ms: int) -> None:
+        """Do not stand before then, unless a leader is heard meanwhile: the shell has reason to doubt the group."""
+        self._stands_from_ms = until_ms
+
     def peer_down(self, now_ms: int, peer: NodeName) -> None:
         """The failure detector is sure that the process of ``peer`` is gone (reset, and reconnect refused).
 
@@ -353,7 +361,7 @@ class RaftCore:
 
     @property
     def _may_stand(self) -> bool:
-        return self.node in self.voters and not self._stands_back
+        return self.node in self.voters and not self._stands_back and self._now_ms >= self._stands_from_ms
 
     @property
     def _is_lease_in_force(self) -> bool:
@@ -398,6 +406,9 @@ class RaftCore:
         if term > self.term:
             self.term = term
             self.voted_for = None
+        if leader is not None or self.role is Role.LEADER:
+            self.last_led_ms = self._now_ms
+            self._stands_from_ms = 0
         self.role = Role.FOLLOWER
         self._leadership = None
         self.leader = leader

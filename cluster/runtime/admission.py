@@ -42,9 +42,9 @@ of two groups have no links, so those that were given up cannot elect anybody to
 that its group was superseded, and follows no leader, cannot go on: it ends if it was forgotten, and if it was not it
 drops its log, keeps its queues, and begins again as a voter of the new group that has not voted yet; whatever it had
 promised, it had promised the old group. What is said for a group that was given up counts for nothing to who is of the
-new one, and who was forgotten can be told only by a peer that has the new group's log. Who does follow a leader stays:
-a majority that lives is not to be ended by a node that somebody took for its last one. Then there are two clusters,
-which refuse each other and say so.
+new one, and who was forgotten can be told only by a peer that has the new group's log. A majority that lives is not to
+be ended by a node that somebody took for its last one, also while it elects (`cluster.runtime.living_group`). Then
+there are two clusters, which refuse each other and say so.
 
 **Groups of an earlier release** all have the same name. Their nodes make identities at their next start, and the leader
 has the group note them, one by one, as changes of voters.
@@ -63,6 +63,7 @@ from cluster.raft.core import RaftCore
 from cluster.raft.messages import Voter
 from cluster.runtime.group_members import are_records_behind, group_members, meant_identity
 from cluster.runtime.identity import IdentityFile, ways_out
+from cluster.runtime.living_group import LivingGroup
 from cluster.transport.mesh_port import HandshakeError, Spoken
 from cluster.wire.convert_handshake import Credentials
 from node.errors import ConfigError
@@ -102,6 +103,7 @@ class Admission:
         state: MetadataState,
         spoken: int,
         *,
+        now_ms: Callable[[], int],
         told_to_join: str = "",
         on_refused: Callable[[str], None],
         count_on_from: Callable[[Incarnation], None],
@@ -128,12 +130,14 @@ class Admission:
         self._cluster_address = cluster_address
         self._state = state
         self._spoken = spoken
+        self._now_ms = now_ms
         self._on_refused = on_refused
         self._count_on_from = count_on_from
         self._begin_again = begin_again
         self._admit_node = admit_node
         self._spawn = spawn
         self._group: Group
+        self._living_group: LivingGroup
         #: Peers whose link is up, and their identities.
         self.linked_identities: dict[NodeName, str] = {}
         #: With anybody, since this process began.
@@ -154,6 +158,7 @@ class Admission:
     def join(self, group: Group) -> None:
         """The group as this node has it. Raises `ConfigError` if its log knows this node under another identity."""
         self._group = group
+        self._living_group = LivingGroup(group.core, self.linked_identities, self._now_ms)
         own = group.core.log.identity_of(self._node)
         if own and own != self._identity and not self._file.current.has_joined:
             raise ConfigError(
@@ -367,13 +372,12 @@ class Admission:
         """An operator has made what the peer has the truth, in place of what this node's group has."""
         if _configuration_of(credentials) == (0, 0):
             return  # it has nothing yet itself, and does not know who was forgotten
-        if self._group.core.leader is not None:
-            text = (
-                f"{peer} is of a cluster for which this one was given up offline, and this one lives: stop one of them"
-            )
-            if self._reported != text:
-                self._reported = text
-                log.error("%s", text)
+        if not self._living_group.gives_way():
+            level = logging.ERROR if self._living_group.lives else logging.INFO
+            text = self._rivalry_with(peer)
+            if self._reported != f"{level} {text}":
+                self._reported = f"{level} {text}"
+                log.log(level, "%s", text)
         elif self._node in credentials.members and credentials.receiver_identity == self._identity:
             log.warning("%s goes on as a member of the cluster of %s, with what that one knows", self._node, peer)
             self._file.adopt(credentials.group, credentials.superseded_groups)
@@ -383,6 +387,15 @@ class Admission:
                 f"{self._node} was forgotten while {peer} was down, which goes on without it: delete its data "
                 f"directory and start it again, {AS_A_NEW_NODE}"
             )
+
+    def _rivalry_with(self, survivor: NodeName) -> str:
+        """For the operators of both clusters."""
+        return (
+            f"{self._node} is of the cluster that was given up for that of {survivor}, offline, and that may live: one "
+            f"of the two must not go on. To keep that of {self._node}, stop {survivor}, run `warrenctl "
+            f"forget_cluster_node {survivor}` on {self._node}, delete the data directory of {survivor} and start it "
+            f"again, {AS_A_NEW_NODE}. To keep that of {survivor}, stop all nodes of the other, and start them again"
+        )
 
     def admit(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None:
         """Raises `HandshakeError`."""
@@ -394,7 +407,7 @@ class Admission:
         if self._is_of_superseded(credentials):
             raise HandshakeError(f"{peer} is of the cluster that was given up for that of {self._node}, offline")
         if self._is_superseded_by(credentials):
-            raise HandshakeError(f"{self._node} is of the cluster that was given up for that of {peer}, offline")
+            raise HandshakeError(self._rivalry_with(peer))
         if self._is_empty:
             self._admit_to_founding(peer, credentials)
         else:
@@ -503,10 +516,12 @@ class Admission:
 
     def linked(self, peer: NodeName, identity: str) -> None:
         self._was_linked = True
+        self._living_group.links_change()
         self.linked_identities[peer] = identity
         self._found_if_complete()
 
     def unlinked(self, peer: NodeName) -> None:
+        self._living_group.links_change()
         self.linked_identities.pop(peer, None)
 
     # --- founding ---

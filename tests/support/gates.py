@@ -47,6 +47,7 @@ class Node:
         self.let_in: list[AdmitNode] = []
         self.refusals: list[str] = []
         self.incarnation = Incarnation(1)
+        self.now_ms = 0
         #: Of the log, with what the test puts into the records itself.
         self.applied_index = 0
         self.state = MetadataState()
@@ -64,6 +65,7 @@ class Node:
             f"{self.name}:1",
             self.state,
             NEWEST_PROTOCOL,
+            now_ms=lambda: self.now_ms,
             told_to_join=self.told_to_join,
             on_refused=self.refusals.append,
             count_on_from=self.begun_again_after.append,

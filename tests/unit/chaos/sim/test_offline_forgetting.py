@@ -100,6 +100,62 @@ def test_a_forgotten_majority_that_lives_apart_and_the_survivor_never_link(lab: 
     assert list(lab.cluster.nodes) == ["n3"]
 
 
+def forget_a_living_majority(lab: Lab) -> str:
+    """n3 is given the word, and runs where nobody hears it; n1 and n2 have gone on. Who leads them."""
+    lab.cluster.kill("n3")
+    lab.pass_time(5)
+    lab.declare("n1", "unknown.to.n3")
+    lab.cluster.forget_offline("n3", "n1", "n2")
+    lab.cluster.isolate("n3")
+    lab.start("n3")
+    lab.pass_time(5)
+    (rival,) = set(leaders(lab)) - {"n3"}
+    return rival
+
+
+def assert_the_majority_lives(lab: Lab) -> None:
+    assert sorted(lab.cluster.nodes) == list(NAMES)
+    lab.check_invariants()
+    (rival,) = set(leaders(lab)) - {"n3"}
+    assert "n3" not in lab.cluster.nodes[rival].mesh.up_peers
+    for name in ("n1", "n2"):
+        assert queues(lab, name) == ["unknown.to.n3"]
+    lab.declare(rival, "more")
+    assert not any(f"end of {name}" in line and "forgotten" in line for line in lab.story for name in ("n1", "n2"))
+
+
+@pytest.mark.parametrize("restarted", ["the leader", "the follower"])
+def test_a_majority_that_lives_is_not_ended_by_a_survivor_while_one_of_it_is_started_again(
+    lab: Lab, restarted: str
+) -> None:
+    """It follows no leader then, nor does the other, which has lost its majority for the moment."""
+    leader = forget_a_living_majority(lab)
+    (follower,) = {"n1", "n2"} - {leader}
+    victim = leader if restarted == "the leader" else follower
+    lab.cluster.kill(victim)
+    lab.pass_time(3)
+    assert leaders(lab) == ["n3"]
+    lab.cluster.isolate_end("n3")
+    lab.pass_time(1)
+    lab.start(victim)
+    lab.pass_time(20)
+    assert_the_majority_lives(lab)
+
+
+def test_a_majority_that_lives_is_not_ended_by_a_survivor_while_its_link_is_cut(lab: Lab) -> None:
+    forget_a_living_majority(lab)
+    lab.cluster.cut("n1", "n2")
+    lab.cluster.cut("n2", "n1")
+    lab.pass_time(10)
+    assert leaders(lab) == ["n3"]
+    lab.cluster.isolate_end("n3")
+    lab.pass_time(10)
+    lab.cluster.cut_end("n1", "n2")
+    lab.cluster.cut_end("n2", "n1")
+    lab.pass_time(20)
+    assert_the_majority_lives(lab)
+
+
 def test_a_member_that_is_left_takes_over_the_truth_even_where_it_knew_more(lab: Lab) -> None:
     lab.declare("n3", "common")
     lab.cluster.kill("n3")

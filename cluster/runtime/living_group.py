@@ -1,0 +1,66 @@
+"""Whether the group of this node lives, when a node says that it was given up for another one, offline.
+
+`warrenctl forget_cluster_node --offline` is the word of an operator who may have erred: the members that the survivor
+forgot may be at work, and elect somebody at just this moment. So that nobody follows a leader proves nothing; a node
+gives way only if nobody of its group has been found for long enough:
+
+- *Who has followed a leader since its process began*, or has led, stays while it is linked with a majority of the
+  voters that its log names, however long they elect; and for `LIFE_GRACE_MS` after it has lost both: links that were
+  cut and members that are started again are back by then.
+- *Who has just started* knows nothing of the others: they may live, or have all been started again after they were
+  lost, and such ones are to elect nobody (they would be a second cluster). So it waits for its leader as long as an
+  election takes, and does not stand meanwhile; its vote for another counts, and may be what the others need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from cluster.raft.core import RaftCore
+from node.ids import NodeName
+
+#: Longer than a link or a process takes to come back. Who has lost its majority for good has done so long before an
+#: operator gives anybody up.
+LIFE_GRACE_MS = 60_000
+#: An election may be tried twice.
+ELECTIONS = 2
+
+
+class LivingGroup:
+    """See the top of this module."""
+
+    def __init__(self, core: RaftCore, linked: Collection[NodeName], now_ms: Callable[[], int]) -> None:
+        """``linked``: the peers of the group whose link is up."""
+        self._core = core
+        self._linked = linked
+        self._now_ms = now_ms
+        self._started_ms = now_ms()
+        #: When this node was last linked with a majority; 0 if never.
+        self._together_ms = 0
+
+    def links_change(self) -> None:
+        """A link is about to come up, or to go."""
+        if self._is_together:
+            self._together_ms = self._now_ms()
+
+    @property
+    def lives(self) -> bool:
+        """It is known to. False: it may live all the same."""
+        return self._core.leader is not None or (self._core.last_led_ms is not None and self._is_together)
+
+    def gives_way(self) -> bool:
+        """To a group that goes on for this one: nobody was found for long enough. To be asked at each of its words."""
+        if self.lives:
+            return False
+        now_ms = self._now_ms()
+        led_ms = self._core.last_led_ms
+        if led_ms is None:
+            until_ms = self._started_ms + ELECTIONS * self._core.config.election_timeout_max_ms
+            self._core.wait_for_leader(until_ms)
+            return now_ms >= until_ms
+        return now_ms - max(led_ms, self._together_ms) >= LIFE_GRACE_MS
+
+    @property
+    def _is_together(self) -> bool:
+        voters = self._core.voters
+        return 2 * sum(name == self._core.node or name in self._linked for name in voters) > len(voters)
