@@ -241,9 +241,8 @@ class RaftCore:
         self._require_leadership().set_learners(self._now_ms, learners)
 
     def has_learned(self, learner: NodeName) -> bool:
-        """At the leader: a learner holds everything that is committed."""
-        since_ms = self._now_ms - self.config.election_timeout_min_ms
-        return self._leadership is not None and self._leadership.has_learned(learner, since_ms)
+        """At the leader: a learner was heard just now, and lacks no more of the log than what is on its way."""
+        return self._leadership is not None and self._leadership.has_learned(self._now_ms, learner)
 
     def heirs(self, now_ms: int) -> list[NodeName]:
         """At the leader: who could take over now, the most caught-up first. Nobody at any other node."""

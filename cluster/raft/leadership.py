@@ -7,8 +7,9 @@ begins each term carries the earlier ones along. The leader counts its own copy 
 or not; it goes if the entry is cut off), any two majorities of successive configurations overlap, and a leader
 refuses a change while the one before is uncommitted or it has committed nothing in its own term. A leader that
 removes itself leads until the removal is committed, then asks the best follower to take over. A *learner* is sent
-everything and counts for nothing: who is to vote learns first, so that no majority waits for it to catch up. What it
-has learned is known of one directory: another one under its name begins with nothing.
+everything and counts for nothing: who is to vote learns first, so that no majority waits for it to catch up for longer
+than for an election (`cluster.raft.progress.Rounds`). What it has learned is known of one directory: another one under
+its name begins with nothing.
 
 An object of this class lives as long as its node leads the term; whatever ends that is `cluster.raft.core`'s business.
 """
@@ -32,7 +33,7 @@ from cluster.raft.messages import (
     TimeoutNow,
     Voter,
 )
-from cluster.raft.progress import Progress, ProgressState
+from cluster.raft.progress import Progress, ProgressState, Rounds
 from node.ids import NodeName
 
 #: Payload bytes per append request: a burst of declares in one round trip, and well below gRPC's limit of 4 MB.
@@ -63,6 +64,7 @@ class Leadership:
         self._progress = {peer: Progress(self._term_start_index, now_ms) for peer in log.voters if peer != self.node}
         #: Those of `_progress` that do not vote, and are not on their way out; and their identities.
         self._learners: dict[NodeName, str] = {}
+        self._rounds: dict[NodeName, Rounds] = {}
         log.append([Entry(self._term_start_index, term, EntryKind.NOOP)])
         self._broadcast_heartbeat(now_ms)
 
@@ -131,20 +133,26 @@ class Leadership:
 
     def set_learners(self, now_ms: int, learners: Collection[Voter]) -> None:
         """Teach these from now on, and no others; those who vote are voters."""
-        before = self._learners
+        before, rounds = self._learners, self._rounds
         self._learners = {name: identity for name, identity in learners if name not in self._log.voters}
+        self._rounds = {name: rounds[name] for name in self._learners if name in rounds}
         for name, identity in self._learners.items():
             if before.get(name) != identity:
                 self._progress.pop(name, None)  # of another directory, or of a voter that was removed
+                self._rounds[name] = Rounds(self._log.last_index, now_ms, self._config.election_timeout_min_ms)
         self._match_progress_to_voters(now_ms)
 
-    def has_learned(self, learner: NodeName, since_ms: int) -> bool:
-        """It holds everything that is committed, and was heard since then."""
+    def has_learned(self, now_ms: int, learner: NodeName) -> bool:
+        """It keeps pace with the log, and was heard within the election timeout."""
         if learner not in self._learners:
             return False
-        progress = self._progress[learner]
-        is_heard = progress.last_heard_ms is not None and progress.last_heard_ms >= since_ms
-        return is_heard and progress.match >= self._log.commit
+        heard_ms = self._progress[learner].last_heard_ms
+        is_heard = heard_ms is not None and heard_ms >= now_ms - self._config.election_timeout_min_ms
+        return is_heard and self._rounds[learner].keeps_pace(now_ms)
+
+    def _note_round(self, now_ms: int, peer: NodeName, progress: Progress) -> None:
+        if peer in self._rounds:
+            self._rounds[peer].note(now_ms, progress.match, self._log.last_index)
 
     def heirs(self, since_ms: int) -> list[NodeName]:
         """Other voters heard since then, those with most of the log first."""
@@ -236,6 +244,7 @@ class Leadership:
             self._fall_back(progress, response)
             return
         is_news = progress.note_accepted(response.index)
+        self._note_round(now_ms, response.sender, progress)
         is_snapshot_done = progress.state is ProgressState.SNAPSHOT and progress.match >= self._log.base_index
         if is_snapshot_done or progress.state is ProgressState.PROBE:
             progress.become_replicate()
@@ -259,6 +268,7 @@ class Leadership:
             return
         progress.last_heard_ms = now_ms
         progress.note_stamps(now_ms, response.stamp_ms, response.echo_ms)
+        self._note_round(now_ms, response.sender, progress)
         if progress.match >= self._log.last_index:
             return
         # Something is not acknowledged, perhaps lost: ask again. While streaming an empty request will do, because its
@@ -310,5 +320,8 @@ class Leadership:
     def check_invariants(self) -> None:
         assert set(self._log.voters) - {self.node} <= set(self._progress), "a leader tracks every voter"
         assert self._learners.keys() <= self._progress.keys(), "and every learner"
+        assert self._learners.keys() == self._rounds.keys(), "by rounds"
+        for learner, rounds in self._rounds.items():
+            rounds.check_invariants(self._progress[learner].match, self._log.last_index)
         for progress in self._progress.values():
             progress.check_invariants()

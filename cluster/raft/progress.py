@@ -5,6 +5,8 @@
 `SNAPSHOT`   the follower needs entries that are compacted: a snapshot is on its way, nothing else is sent.
 
 ``match`` is below ``next`` always: ``match`` is known to be on the follower's disk, ``next`` is what is sent next.
+
+Of a learner it knows the *rounds*, too: whether it keeps pace with a log that grows all the time.
 """
 
 from __future__ import annotations
@@ -141,3 +143,40 @@ class Progress:
     def check_invariants(self) -> None:
         assert self.match < self.next, "what is matched need not be sent"
         assert len(self.in_flight) <= MAX_IN_FLIGHT_REQUESTS, "the window bounds what a slow follower costs"
+
+
+class Rounds:
+    """How quickly a learner learns: the rule of Ongaro's thesis, section 4.2.1.
+
+    A round is over when the learner holds all that the log had at its beginning; the next one begins as soon as
+    something else is missing, which may be at once. Whose last round took less than an election timeout keeps pace: the
+    vote costs the others no longer than that. It need not have everything ever, as something may always be on its way.
+    """
+
+    __slots__ = ("_began_ms", "_goal", "_is_quick", "_limit_ms")
+
+    def __init__(self, last_index: int, now_ms: int, limit_ms: int) -> None:
+        """The first round begins. Rounds of ``limit_ms`` or more are too slow."""
+        self._limit_ms = limit_ms
+        #: What the log ended with when the round began; ``None``: nothing was missing when the learner was last heard.
+        self._goal: int | None = last_index
+        self._began_ms = now_ms
+        #: The last round was quick, or has left nothing to be learned.
+        self._is_quick = False
+
+    def note(self, now_ms: int, match: int, last_index: int) -> None:
+        """The learner was heard, and holds everything up to ``match``."""
+        if self._goal is not None and match >= self._goal:
+            self._is_quick = now_ms - self._began_ms < self._limit_ms or match >= last_index
+            self._goal = None
+        if self._goal is None and match < last_index:
+            self._goal = last_index
+            self._began_ms = now_ms
+
+    def keeps_pace(self, now_ms: int) -> bool:
+        """Its last round was quick, and the present one is not slow yet."""
+        return self._is_quick and (self._goal is None or now_ms - self._began_ms < self._limit_ms)
+
+    def check_invariants(self, match: int, last_index: int) -> None:
+        assert self._goal is None or match < self._goal, "a round that is over has ended"
+        assert self._goal is None or self._goal <= last_index, "nobody has to learn what is not there"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from chaos.sim.machine import COOKIE
+from cluster.metadata.commands import ChangeTopology
 from cluster.transport.admin_port import AdminRefused, ExitCode
 from node.errors import StorageError
 from node.ids import NodeName
+from node.topology.commands import DeclareQueue
 from tests.support.amounts import slow
 from tests.support.sim_lab import Lab
 
@@ -77,6 +81,25 @@ def test_a_cluster_grows_out_of_nodes_that_were_alone(lab: Lab) -> None:
     lab.pass_time(5)
     members = lab.cluster.nodes["b2"].runtime.metadata.state.members
     assert not members[NodeName("b1")].is_up, "who founded it alone says goodbye like any other"
+
+
+def test_a_node_far_away_gets_its_vote_while_something_is_declared_all_the_time(lab: Lab) -> None:
+    """What it has is never all that is committed: that takes a tenth of a second to it."""
+    lab.found()
+    lab.cluster.personality = replace(lab.cluster.personality, link_delay_ms=(100, 100), slow_chunks_percent=0)
+    alone(lab, "n4")
+    join(lab, "n4", "n1")
+    metadata, process = lab.cluster.nodes["n1"].runtime.metadata, lab.cluster.machines["n1"].process
+    assert process is not None
+    declared = []
+    end_s = lab.loop.now_s + 20
+    while "n4" not in voters(lab, "n1") and lab.loop.now_s < end_s:
+        declare = DeclareQueue("/", f"q{len(declared)}", durable=True)
+        declared.append(process.create_task(metadata.change(ChangeTopology(declare, NodeName("n1")))))
+        lab.pass_time(0.03)
+    assert "n4" in voters(lab, "n1")
+    lab.until_converged()
+    assert all(task.done() and task.exception() is None for task in declared)
 
 
 def test_who_has_learned_and_died_gets_no_vote(lab: Lab) -> None:
