@@ -171,7 +171,7 @@ def join_cluster(call: Call, existing: str) -> None:
     (host:port), or as the cluster directory has it. Both must have the same cookie. The node begins again with an
     empty directory, so it must not have any data: `warrenctl reset` gives up what it has. No configuration has to be
     changed. Exit code 70 if it cannot join as it is, as when its cookie is another one; 75 if it does not reach the
-    existing node, or the cluster has no majority.
+    existing node, the cluster has no majority, or the node was told something else just before.
     """
     address = resolve_target(existing, call.options.directory, os.environ, working_directory()).address
     call.banner(f"Clustering node {call.target.name} with {existing}")
@@ -179,7 +179,10 @@ def join_cluster(call: Call, existing: str) -> None:
         members = set(client.join_cluster(address)["cluster"])
     timeout_s = STARTUP_TIMEOUT_S if call.options.timeout_s is None else call.options.timeout_s
     if not wait_until(lambda: _is_of(call, members), timeout_s):
-        text = f"{call.target.name} has not joined within {timeout_s:g} seconds, and goes on trying: see its log"
+        state = (
+            "goes on trying: see its log" if _is_there(call) else "does not answer: if it has ended, its log says why"
+        )
+        text = f"{call.target.name} has not joined within {timeout_s:g} seconds, and {state}"
         raise AdminError(ExitCode.TEMPORARY, text)
     call.done()
 
@@ -192,6 +195,15 @@ def _is_of(call: Call, members: set[str]) -> bool:
         if error.exit_code in (ExitCode.UNAVAILABLE, ExitCode.TEMPORARY):
             return False
         raise
+
+
+def _is_there(call: Call) -> bool:
+    try:
+        with call.client() as client:
+            client.status()
+    except AdminError as error:
+        return error.exit_code is not ExitCode.UNAVAILABLE
+    return True
 
 
 @tool_command("reset", usage="--confirm")

@@ -16,7 +16,7 @@ majority that needs it might know nothing of what was committed. So every direct
   directory, and to know of a later configuration, until its own log tells (`introduced`).
 - **A new node is let in** by a group that its own list names. It asks those of its list, and a member proposes
   `AdmitNode` (`cluster.metadata.admissions`), from which the rest follows (`cluster.runtime.group_members`). A name
-  that was forgotten is free for another directory.
+  that was forgotten is free for another directory, and so is one whose directory was let in and does not come.
 - **An older copy of a directory** is known by its incarnation: the cluster has committed a later start, or has heard of
   this one before this process was linked with anybody: then it was another process, of the directory that the copy was
   made of. (A copy made since the last start cannot be told from the original.)
@@ -58,6 +58,7 @@ from typing import Any, Protocol
 
 from cluster.metadata.commands import AdmitNode
 from cluster.metadata.errors import AS_A_NEW_NODE
+from cluster.metadata.records import AdmittedRecord
 from cluster.metadata.state import MetadataState
 from cluster.raft.core import RaftCore
 from cluster.raft.messages import Voter
@@ -75,6 +76,9 @@ log = logging.getLogger(__name__)
 #: as its last may be in the log all the same: a start of the same number would be answered with the refusal of that. So
 #: a new directory passes over them, also if it was started more often than the group knows of the one before.
 UNHEARD_STARTS = 100
+
+#: Who was let in begins again, perhaps, and makes a link within this time.
+COMING_MS = 5000
 
 
 class Group(Protocol):
@@ -151,6 +155,8 @@ class Admission:
         self._warnings: dict[str, None] = {}
         #: How far the newest records were of which a peer of the group has said that they mean this directory.
         self._meant_at = identity.current.meant_at
+        #: Which directories were let in last, and since when this node waits for them.
+        self._awaited: dict[NodeName, tuple[str, int]] = {}
         #: New nodes that are being proposed.
         self._proposed: dict[NodeName, None] = {}
         self._reported = ""
@@ -325,12 +331,20 @@ class Admission:
         if self._node not in credentials.members:
             self._not_a_member(peer, credentials.members)
         elif meant not in ("", self._identity) or (self._is_empty and not meant):
+            is_new = self._is_empty and self._told_to_join and not self._file.current.has_joined
             self._on_refused(
                 f"the data of {self._node} is lost: {peer} knows it by another data directory, and it must not go on "
                 f"under its name without what it has promised; {ways_out(self._node)}"
+                + (f". Or there are two nodes of this name: {self._way_out_of_two(peer)}" if is_new else "")
             )
         elif self._is_empty and not is_of_group:
             self._join(credentials)
+
+    def _way_out_of_two(self, peer: NodeName) -> str:
+        return (
+            f"the cluster of {peer} has taken in the other, which was told to join it, too. Then set another "
+            "`node_name` here, start this one with an empty data directory, and run `warrenctl join_cluster` again"
+        )
 
     def _is_older_than(self, known: Incarnation) -> bool:
         """The cluster has ``known`` as the latest start of this directory: was that a process of which this one knows
@@ -497,7 +511,8 @@ class Admission:
         is_free = peer not in self._state.members and (
             self._meant(peer) is None or (admitted is not None and peer not in self._group.core.voters)
         )
-        is_asked_for = admitted is None or admitted.identity != credentials.identity
+        is_taken = admitted is not None and self._is_coming(admitted)
+        is_asked_for = not is_taken and (admitted is None or admitted.identity != credentials.identity)
         knows_us = {*self._group_members, peer} <= {*credentials.members}
         if not (is_free and is_asked_for and knows_us and credentials.identity and credentials.cluster_address):
             return
@@ -506,6 +521,16 @@ class Admission:
             as_of_index = self._state.as_of_index
             command = AdmitNode(peer, credentials.identity, credentials.cluster_address, as_of_index)
             self._spawn(self._let_in(command), f"letting {peer} in")
+
+    def _is_coming(self, admitted: AdmittedRecord) -> bool:
+        """The directory that was let in is here, or has had no time to come yet: no other is to take its place. Two may
+        have been told to join under one name, and each would end at the word that the group means the other."""
+        identity, since_ms = self._awaited.get(admitted.node, ("", 0))
+        if identity != admitted.identity:
+            since_ms = self._now_ms()
+            self._awaited[admitted.node] = admitted.identity, since_ms
+        is_here = self.linked_identities.get(admitted.node) == admitted.identity
+        return is_here or self._now_ms() - since_ms < COMING_MS
 
     async def _let_in(self, command: AdmitNode) -> None:
         try:

@@ -62,6 +62,8 @@ class Joining:
         self._identity = identity
         self._caller = caller
         self._begin_again = begin_again
+        #: What this process was told to begin again for; empty: nothing yet.
+        self._order = ""
 
     def document(self) -> dict[str, Any]:
         """What a node that wants to join has to know."""
@@ -78,16 +80,28 @@ class Joining:
         document = await self._ask(where)
         joined = self._cluster_of(document, where)
         self._require_fresh()  # a client may have declared something meanwhile
-        log.warning("%s is to join the cluster of %s: it begins again", self._node, ", ".join(joined.members))
-        order_reset(self._disk, str(self._config.data_dir), joined)
-        self._begin_again()
+        names = ", ".join(document["members"])
+        self._begin_again_for(f"join the cluster of {names}", joined)
         return {"cluster": list(joined.members)}
 
     def reset(self) -> None:
         """See `AdminPort.reset`."""
         self._require_alone("be reset")
-        log.warning("%s is reset: it begins again, with nothing", self._node)
-        order_reset(self._disk, str(self._config.data_dir), None)
+        self._begin_again_for("begin again with nothing", None)
+
+    def _begin_again_for(self, order: str, joined: JoinedCluster | None) -> None:
+        """Only the first order is carried out: who has been answered is not to be told otherwise by what comes of it.
+        Raises `AdminRefused`, `StorageError`."""
+        if self._order:
+            raise AdminRefused(
+                ExitCode.TEMPORARY,
+                f"{self._node} was told just before to {self._order}, by another command, and is at it: this one is "
+                "not carried out. `warrenctl cluster_status` says what it is a member of when it serves again; run "
+                "this again then, if it is still meant",
+            )
+        order_reset(self._disk, str(self._config.data_dir), joined)
+        self._order = order
+        log.warning("%s begins again: it was told to %s", self._node, order)
         self._begin_again()
 
     # --- this node ---

@@ -175,7 +175,7 @@ class AdminPort(Protocol):
     async def reset(self) -> None:
         """Begin again with an empty directory, as a node that is alone; returns before it has.
 
-        `ExitCode.SOFTWARE` if it is of a cluster of several.
+        `ExitCode.SOFTWARE` if it is of a cluster of several, `TEMPORARY` if it begins again already for another order.
         """
 
     async def cluster_status(self) -> Mapping[str, Any]:

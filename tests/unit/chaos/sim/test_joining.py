@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
 from chaos.sim.machine import COOKIE
 from cluster.metadata.commands import ChangeTopology
-from cluster.transport.admin_port import AdminRefused, ExitCode
+from cluster.transport.admin_port import AdminPort, AdminRefused, ExitCode
 from node.errors import StorageError
 from node.ids import NodeName
 from node.topology.commands import DeclareQueue
@@ -181,6 +184,63 @@ def test_two_join_at_once(lab: Lab) -> None:
     lab.until_converged()
     lab.pass_time(5)
     assert voters(lab, "n1") == {"a1", "n1", "n2", "n3", "n4"}
+
+
+def asked_at_once(lab: Lab, *requests: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> list[object]:
+    """What n4 answers to operators who ask for this at the same time."""
+    tasks = [lab.begin_to_ask("n4", request) for request in requests]
+    end_s = lab.loop.now_s + 5
+    while not all(task.done() for task in tasks) and lab.loop.now_s < end_s:
+        lab.pass_time(0.0005)
+    return [task.exception() or task.result() for task in tasks]
+
+
+@pytest.mark.parametrize("others", [("n1", "x1"), ("x1", "n1"), ("n1", "n2")], ids=" ".join)
+def test_of_two_operators_who_have_a_node_join_one_is_refused(lab: Lab, others: tuple[str, str]) -> None:
+    lab.found()
+    alone(lab, "n4", "x1")
+    first, second = (partial(lambda at, admin: admin.join_cluster(at), address(lab, existing)) for existing in others)
+    answers = asked_at_once(lab, first, second)
+    refused = [(answer, existing) for answer, existing in zip(answers, others, strict=True) if is_refusal(answer)]
+    assert len(refused) == 1
+    ((refusal, _),) = refused
+    assert isinstance(refusal, AdminRefused)
+    (existing,) = (name for answer, name in zip(answers, others, strict=True) if not is_refusal(answer))
+    lab.pass_time(20)
+    assert "n4" in voters(lab, existing)
+    cluster = "x1" if existing == "x1" else "n1, n2, n3"
+    assert refusal.exit_code is ExitCode.TEMPORARY
+    assert f"n4 was told just before to join the cluster of {cluster}" in refusal.message
+
+
+def is_refusal(answer: object) -> bool:
+    return isinstance(answer, Exception)
+
+
+def test_a_reset_and_a_join_that_meet_are_not_both_done(lab: Lab) -> None:
+    lab.found()
+    alone(lab, "n4")
+    where = address(lab, "n1")
+
+    async def reset(admin: AdminPort) -> None:
+        await admin.reset()
+
+    joined, was_reset = asked_at_once(lab, lambda admin: admin.join_cluster(where), reset)
+    assert was_reset is None
+    assert isinstance(joined, AdminRefused)
+    assert "n4 was told just before to begin again with nothing" in joined.message
+    lab.pass_time(10)
+    assert voters(lab, "n4") == {"n4"}
+
+
+def test_who_begins_again_to_join_takes_no_other_order_meanwhile(lab: Lab) -> None:
+    lab.found()
+    alone(lab, "n4")
+    join(lab, "n4", "n1")
+    with pytest.raises(AdminRefused, match="n4 was told just before to join the cluster of n1, n2, n3"):
+        lab.ask("n4", lambda admin: admin.reset())
+    lab.until_converged()
+    assert "n4" in voters(lab, "n1")
 
 
 def test_who_has_data_is_told_to_give_it_up_first(lab: Lab) -> None:

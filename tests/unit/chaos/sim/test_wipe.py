@@ -11,6 +11,7 @@ import pytest
 
 from cluster.metadata.errors import NodeStillUpError, NoSuchNodeError
 from cluster.raft.storage import RaftStorage
+from cluster.runtime.admission import COMING_MS
 from cluster.transport.admin_port import AdminPort, AdminRefused, ExitCode, QueueSelection
 from node.config import Address, Member
 from node.ids import NodeName
@@ -279,10 +280,12 @@ def test_a_disk_whose_place_another_has_taken_before_it_voted_gets_no_vote(lab: 
     """It learns under the name of the other, as a majority that is away decides about both when it is back."""
     lab.found()
     lab.replace_disk("n3", at="n1")
-    while not lab.is_let_in("n3"):
+    while not lab.cluster.nodes["n1"].runtime.metadata.state.admissions.admitted:
         lab.pass_time(0.001)
     lab.cluster.kill("n2")
+    lab.pass_time(0.3)
     lab.cluster.kill("n3")
+    lab.pass_time(COMING_MS / 1000)
     lab.cluster.cut("n2", "n3")  # or n2 would have the one before let in again
     lab.cluster.cut("n3", "n2")
     machine = lab.cluster.machines["n3"]

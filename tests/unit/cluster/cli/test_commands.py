@@ -8,7 +8,7 @@ import pytest
 
 from cluster.directory import ClusterDirectory, NodeEntry
 from cluster.transport.admin_client import AdminError
-from cluster.transport.admin_port import SyncProgress
+from cluster.transport.admin_port import ExitCode, SyncProgress
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from tests.support.recording_client import RecordingClient, Tool
 
@@ -177,6 +177,25 @@ def test_join_cluster_waits_until_the_node_is_of_the_cluster(tool: Tool, client:
     client.document = {"is_serving": True, "members": {"n1": "h:1", "n4": "h:4"}}
     assert tool("-n", "h:4", "join_cluster", "h:1") == (0, "Clustering node h:4 with h:1\n", "")
     assert client.calls[0] == ("join_cluster", ("h:1",), {})
+
+
+@pytest.mark.parametrize(
+    ("is_there", "said"), [(True, "goes on trying: see its log"), (False, "does not answer: if it has ended, its log")]
+)
+def test_join_cluster_does_not_say_of_a_node_that_has_ended_that_it_goes_on(
+    tool: Tool, client: RecordingClient, *, is_there: bool, said: str
+) -> None:
+    """Another node of its name was faster, say."""
+
+    def status() -> dict[str, bool]:
+        if not is_there:
+            raise AdminError(ExitCode.UNAVAILABLE, "nobody listens at h:4")
+        return {"is_serving": False}
+
+    client.status = status  # type: ignore[method-assign, assignment]
+    code, _, error = tool("-n", "h:4", "-t", "0", "join_cluster", "h:1")
+    assert code == 75
+    assert said in error
 
 
 def test_what_gives_data_up_must_be_meant(tool: Tool, client: RecordingClient, tmp_path: Path) -> None:

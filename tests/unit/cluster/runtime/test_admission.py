@@ -12,7 +12,7 @@ from cluster.metadata.commands import AdmitNode, ForgetNode
 from cluster.metadata.records import AdmittedRecord, MemberRecord
 from cluster.raft.config import founding_entries
 from cluster.raft.messages import Entry, EntryKind, Voter
-from cluster.runtime.admission import UNHEARD_STARTS
+from cluster.runtime.admission import COMING_MS, UNHEARD_STARTS
 from cluster.runtime.group_members import GroupMembers
 from cluster.runtime.identity import IDENTITY_FILE, IdentityFile
 from cluster.transport.mesh_port import HandshakeError
@@ -245,6 +245,42 @@ def test_two_that_were_told_to_join_each_other_say_how_that_ends(caplog: pytest.
             n4.meets(n5)
     assert caplog.text.count("`warrenctl reset --confirm` on one of them ends that") == 2
     assert (n4.refusals, n5.refusals) == ([], [])
+
+
+@pytest.mark.parametrize("is_linked", [False, True], ids=["let in", "linked"])
+def test_of_two_of_one_name_that_were_told_to_join_the_first_joins_and_the_other_hears_why(is_linked: bool) -> None:
+    """The second ends at the answer to its first word; the group must not have taken it for the first by then."""
+    n1, _, _ = founded()
+    first, second = (Node(N4, members=(*NAMES, N4), told_to_join=n1.file.current.group) for _ in range(2))
+    with pytest.raises(HandshakeError):
+        n1.meets(first)
+    if is_linked:
+        n1.meets(first)
+        n1.now_ms += 10 * COMING_MS
+    with pytest.raises(HandshakeError):
+        n1.meets(second)
+    assert "there are two nodes of this name: the cluster of n1 has taken in the other" in second.refusals[0]
+    assert "set another `node_name`" in second.refusals[0]
+    n1.meets(first)
+    assert (first.refusals, first.file.current.group) == ([], n1.file.current.group)
+    assert [command.identity for command in n1.let_in] == [first.identity]
+
+
+def test_who_was_let_in_and_does_not_come_makes_room_for_another_directory() -> None:
+    n1, _, _ = founded()
+    lost, second = (Node(N4, members=(*NAMES, N4), told_to_join=n1.file.current.group) for _ in range(2))
+    with pytest.raises(HandshakeError):
+        n1.meets(lost)
+    for _ in range(2):
+        with pytest.raises(HandshakeError):
+            n1.meets(second)
+        assert [command.identity for command in n1.let_in] == [lost.identity]
+        n1.now_ms += COMING_MS // 2
+    with pytest.raises(HandshakeError):
+        n1.meets(second)
+    again = Node(N4, second.disk, members=(*NAMES, N4), told_to_join=n1.file.current.group)
+    n1.meets(again)
+    assert again.file.current.group == n1.file.current.group
 
 
 def joined() -> tuple[Node, Node, Node]:
