@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection
 from cluster.raft.core import RaftCore
 from node.ids import NodeName
 
-#: Longer than a link or a process takes to come back. Who has lost its majority for good has done so long before an
-#: operator gives anybody up.
-LIFE_GRACE_MS = 60_000
+#: Longer than a link, once its silence is noticed, or a process takes to come back. Who has lost its majority for good
+#: has mostly done so before an operator gives anybody up; if not, it takes over what goes on so much later.
+LIFE_GRACE_MS = 20_000
 #: An election may be tried twice.
 ELECTIONS = 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
@@ -94,7 +95,7 @@ def test_a_node_far_away_gets_its_vote_while_something_is_declared_all_the_time(
     join(lab, "n4", "n1")
     metadata, process = lab.cluster.nodes["n1"].runtime.metadata, lab.cluster.machines["n1"].process
     assert process is not None
-    declared = []
+    declared: list[asyncio.Task[object]] = []
     end_s = lab.loop.now_s + 20
     while "n4" not in voters(lab, "n1") and lab.loop.now_s < end_s:
         declare = DeclareQueue("/", f"q{len(declared)}", durable=True)

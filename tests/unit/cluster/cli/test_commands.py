@@ -183,7 +183,7 @@ def test_join_cluster_waits_until_the_node_is_of_the_cluster(tool: Tool, client:
     ("is_there", "said"), [(True, "goes on trying: see its log"), (False, "does not answer: if it has ended, its log")]
 )
 def test_join_cluster_does_not_say_of_a_node_that_has_ended_that_it_goes_on(
-    tool: Tool, client: RecordingClient, *, is_there: bool, said: str
+    tool: Tool, client: RecordingClient, monkeypatch: pytest.MonkeyPatch, *, is_there: bool, said: str
 ) -> None:
     """Another node of its name was faster, say."""
 
@@ -192,7 +192,7 @@ def test_join_cluster_does_not_say_of_a_node_that_has_ended_that_it_goes_on(
             raise AdminError(ExitCode.UNAVAILABLE, "nobody listens at h:4")
         return {"is_serving": False}
 
-    client.status = status  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(client, "status", status, raising=False)
     code, _, error = tool("-n", "h:4", "-t", "0", "join_cluster", "h:1")
     assert code == 75
     assert said in error
