@@ -374,9 +374,11 @@ class Mesh:
             raise HandshakeError(f"{hello.sender} is no member that {self.node} knows")
         if hello.link == QUESTION:
             if self._home.gate.is_known(hello.sender, hello.sender_incarnation, hello.credentials):
+                peer.was_heard()
                 peer.says_it_is_at(hello.credentials.cluster_address)
             raise QuestionAnswered(f"{hello.sender} asks what it is to this cluster")
         self._home.gate.admit(hello.sender, hello.sender_incarnation, hello.credentials)
+        peer.was_heard()
         link = peer.link_of(hello)
         if link.has_incoming(kind):
             raise HandshakeError(f"link {hello.link} has a {kind.value} stream already")

@@ -18,7 +18,7 @@ linked again.
 **Where it is** is not certain: the configuration may say one thing, the log of the metadata another, and the peer
 itself a third. So a peer has one address or several, the likeliest first. They are tried in turn until there is a link,
 and the one that led to it is kept. That nobody listens is news of the peer's death only where it was met last, or, if
-it was not met yet, if it is so everywhere.
+it was not met yet, if it is so everywhere; and only if the peer has not been heard since that was found.
 """
 
 from __future__ import annotations
@@ -91,6 +91,8 @@ class Peer:
         #: Times that the peer was there, and there was no link that it should have opened.
         self._looks_in_vain = 0
         self._is_refusal_reported = False
+        #: Times that it has proved who it is: what refused a connection before the last of them is of the past.
+        self._calls = 0
         #: Kind of the last trouble logged: the same trouble twice a second is logged once.
         self._last_trouble = ""
         self._keeper: asyncio.Task[None] | None = None
@@ -159,13 +161,16 @@ class Peer:
     async def _look_after(self) -> None:
         """Without a link: is the peer there? If so and if it is ours to open, open one."""
         home = self._home
-        refused = []
+        refused: list[str] = []
         for address in list(self._addresses):
+            calls = self._calls
             result = await home.carrier.probe(address, home.timing.probe_timeout_ms / 1000)
+            if calls != self._calls:
+                refused.clear()  # it lived after that, though the link it opened may have come and gone
+            elif result is ProbeResult.REFUSED:
+                refused.append(address)
             if result is ProbeResult.ACCEPTED or self.link is not None:
                 break
-            if result is ProbeResult.REFUSED:
-                refused.append(address)
         if self.link is not None:
             return  # it came while this looked: what was refused before says nothing of who has opened it
         self._note_refusals(refused)
@@ -181,7 +186,7 @@ class Peer:
             await self._ask()
 
     def _note_refusals(self, refused: Sequence[str]) -> None:
-        is_gone = self._met_at in refused if self._met_at else len(refused) == len(self._addresses)
+        is_gone = self._met_at in refused if self._met_at else set(self._addresses) <= set(refused)
         if is_gone and not self._is_refusal_reported:
             self._is_refusal_reported = True
             logger.info("%s at %s refuses connections", self.name, self._met_at or ", ".join(refused))
@@ -221,6 +226,10 @@ class Peer:
         return link.is_up
 
     # --- links ---
+
+    def was_heard(self) -> None:
+        """It has just proved who it is, whatever becomes of that."""
+        self._calls += 1
 
     def link_of(self, hello: Hello) -> Link:
         """The link that the peer's stream with this hello belongs to. Raises `HandshakeError` if that is none."""

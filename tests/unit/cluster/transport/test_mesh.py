@@ -209,6 +209,18 @@ async def test_a_peer_is_dead_when_nobody_listens_where_it_was_met_last(pair: Me
     await pair.until(lambda: pair.listeners[N1].count("refused") == 1)
 
 
+async def test_that_nobody_listens_where_a_peer_was_says_nothing_of_where_it_is(pair: MeshNodes) -> None:
+    """It is known to have moved while this is found out."""
+    pair.set_delay(0.01, 0.01)
+    pair.addresses[N2] = "n2:7"
+    mesh = await pair.start(N1)
+    await asyncio.sleep(0.015)
+    pair.cut(N1, N2)
+    mesh.add_peer(N2, "n2:1")
+    await asyncio.sleep(5)
+    assert pair.listeners[N1].count("refused") == 0
+
+
 async def test_nobody_is_met_where_a_peer_was_told_to_be_during_the_handshake(pair: MeshNodes) -> None:
     """That nobody listens there says nothing of a peer whose link was dialed elsewhere."""
     pair.set_delay(0.01, 0.01)

@@ -180,3 +180,43 @@ async def test_what_was_refused_before_a_link_came_is_no_news(pair: MeshNodes) -
     await pair.kill(N1)
     await pair.until(lambda: listener.count("refused") == 2)
     assert [what for what, _, _ in listener.happened] == ["up", "down", "refused", "up", "down", "refused"]
+
+
+async def test_what_was_refused_before_a_link_that_came_and_went_is_no_news(pair: MeshNodes) -> None:
+    """As above; and the link that came meanwhile is cut again before the look is over. The peer lives."""
+    silent = NodeName("n0")
+    await pair.start_all()
+    pair.cut_both(N2, silent)
+    pair.meshes[N2].add_peer(N1, pair.addresses[N1], f"{silent}:1")
+    listener = pair.listeners[N2]
+    await pair.kill(N1)
+    await pair.until(lambda: listener.count("refused") == 1)
+    await asyncio.sleep(TIMING.probe_timeout_ms / 2000)
+    await pair.start(N1, incarnation=2)
+    await pair.until(lambda: listener.count("up") == 2)
+    pair.cut_both(N1, N2)
+    pair.meshes[N2].reset_link(N1, "test")
+    await asyncio.sleep(5)
+    assert [what for what, _, _ in listener.happened] == ["up", "down", "refused", "up", "down"]
+    pair.heal_both(N1, N2)
+    await pair.until(lambda: listener.count("up") == 3)
+    await pair.kill(N1)
+    await pair.until(lambda: listener.count("refused") == 2)
+
+
+async def test_what_was_refused_before_a_peer_was_heard_is_no_news(pair: MeshNodes) -> None:
+    """It has proved who it is meanwhile, and its handshake came to no end."""
+    silent = NodeName("n0")
+    await pair.start_all()
+    pair.cut_both(N2, silent)
+    pair.meshes[N2].add_peer(N1, pair.addresses[N1], f"{silent}:1")
+    listener, peer = pair.listeners[N2], pair.meshes[N2]._peers[N1]
+    await pair.kill(N1)
+    await pair.until(lambda: peer.link is None)
+    await asyncio.sleep(TIMING.probe_timeout_ms / 2000)
+    await pair.start(N1, incarnation=2)
+    await pair.until(lambda: peer.link is not None)
+    pair.cut_both(N1, N2)
+    pair.meshes[N2].reset_link(N1, "test")
+    await asyncio.sleep(5)
+    assert [what for what, _, _ in listener.happened] == ["up", "down"]
