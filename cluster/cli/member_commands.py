@@ -46,8 +46,9 @@ def forget_cluster_node(
     """Remove a node that is stopped and will not return with what it has.
 
     What only it had is lost: queues that wait for it are served with what the other members have, and those of which
-    nobody else has anything are deleted. If a member that does not answer might have something of such a queue, that is
-    refused without --confirm. The node may join again with an empty data directory, as a new one.
+    nobody else has anything are deleted. If a member that does not answer might have something of such a queue, or who
+    was to serve it goes meanwhile, that is refused without --confirm. The node may join again with an empty data
+    directory, as a new one.
 
     With --offline, where a majority of the cluster is gone for good: works on the directory of a node that is stopped
     (-n names it in the cluster directory, or --data-dir), which goes on as the truth, without those named. Use it on

@@ -45,15 +45,19 @@ class Admissions:
         if 0 < command.as_of_index < self._turned.get(command.node, 0):
             raise StaleNodeChangeError(command.node)
 
-    def forget(self, command: ForgetNode, member: MemberRecord | None) -> None:
+    def check_forgetting(self, command: ForgetNode, member: MemberRecord | None) -> None:
         """Raises `NoSuchNodeError`, `NodeStillUpError`, `StaleNodeChangeError`."""
+        if member is None and command.node not in self.admitted and not command.is_voter:
+            raise NoSuchNodeError(command.node)
+        if member is not None and member.is_up:
+            raise NodeStillUpError(command.node)
+        self._check_time(command)
+
+    def forget(self, command: ForgetNode, member: MemberRecord | None) -> None:
+        """Raises as `check_forgetting`."""
+        self.check_forgetting(command, member)
         node = command.node
         admitted = self.admitted.get(node)
-        if member is None and admitted is None and not command.is_voter:
-            raise NoSuchNodeError(node)
-        if member is not None and member.is_up:
-            raise NodeStillUpError(node)
-        self._check_time(command)
         latest = [self.forgotten.get(node, Incarnation(0))]
         latest += [] if member is None else [member.incarnation]
         latest += [] if admitted is None else [admitted.after_incarnation]

@@ -69,11 +69,16 @@ class ForgetNode:
 
     ``is_voter``: it votes, though it may never have been up. The result names the queues that were deleted.
     ``as_of_index`` as in `AdmitNode`.
+
+    ``is_confirmed``: whatever has to be deleted is. If not, nothing is done if a durable queue would be deleted that is
+    not one of ``lost_queues``: those of which nobody else was found to have anything.
     """
 
     node: NodeName
     is_voter: bool = False
     as_of_index: int = 0
+    is_confirmed: bool = True
+    lost_queues: tuple[QueueId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from node.errors import ConfigError, QueueMovedError, WarrenError
+
+#: What an operator can do whose command would delete queues of which somebody may have something.
+ASK_OR_CONFIRM = "start what is down and ask again, or give --confirm"
+#: More queues than that are counted only.
+NAMED_QUEUES_MAX = 10
+
+
+def some_of(queues: Sequence[str]) -> str:
+    """Names of queues, one at least, as an operator reads them."""
+    named, more = queues[:NAMED_QUEUES_MAX], len(queues) - NAMED_QUEUES_MAX
+    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
 
 
 class NoQuorumError(WarrenError):
@@ -45,6 +56,16 @@ class NoSuchPolicyError(RefusedChangeError):
 class NodeStillUpError(RefusedChangeError):
     def __init__(self, node: str) -> None:
         super().__init__(f"node {node} must be stopped before it can be removed")
+
+
+class QueuesWouldBeDeletedError(RefusedChangeError):
+    """Somebody was to serve them when it was asked for that their node be forgotten."""
+
+    def __init__(self, queues: Sequence[str]) -> None:
+        super().__init__(
+            f"{some_of(queues)} would be deleted: whoever else had something of it is down by now, or gave it up; "
+            f"{ASK_OR_CONFIRM}"
+        )
 
 
 class NoSuchNodeError(RefusedChangeError):

@@ -61,10 +61,11 @@ SINCE: Mapping[type, int] = {
 ADDED_FIELDS: Mapping[type, Mapping[str, int]] = {
     QueueRecord: {"was_consumed": 3},
     commands.AdmitNode: {"as_of_index": 3},
-    commands.ForgetNode: {"as_of_index": 3},
+    commands.ForgetNode: {"as_of_index": 3, "is_confirmed": 3, "lost_queues": 3},
     commands.ForcePromote: {"served_epoch": 3},
 }
-#: Since which protocol commands say of when they are, so that they are refused if it has become another matter.
+#: Since which protocol commands say of when they are, or what they were decided on, so that they are refused if it has
+#: become another matter.
 COMMANDS_HAVE_A_TIME = 3
 #: Kind -> the first protocol in which a command of it may be what the function says it is.
 NEW_MEANINGS: Mapping[type, tuple[tuple[int, Callable[[Any], bool]], ...]] = {}
@@ -77,7 +78,7 @@ def protocol_of(command: Any) -> int:
     kind = type(command)
     needed = SINCE.get(kind, FIRST_PROTOCOL)
     for name, protocol in ADDED_FIELDS.get(kind, {}).items():
-        if getattr(command, name) != _default_of(kind, name):
+        if not _is_default(command, name):
             needed = max(needed, protocol)
     for protocol, is_meant in NEW_MEANINGS.get(kind, ()):
         if is_meant(command):
@@ -92,9 +93,15 @@ def written_fields(value: Any, names: tuple[str, ...]) -> tuple[str, ...]:
     if added is None:
         return names
     end = len(names)
-    while names[end - 1] in added and getattr(value, names[end - 1]) == _default_of(type(value), names[end - 1]):
+    while names[end - 1] in added and _is_default(value, names[end - 1]):
         end -= 1
     return names[:end]
+
+
+def _is_default(value: Any, name: str) -> bool:
+    """Of the same type, too: there may be anything in a field, and some of that cannot be compared (``sNaN``)."""
+    content, default = getattr(value, name), _default_of(type(value), name)
+    return type(content) is type(default) and bool(content == default)
 
 
 def _default_of(kind: Any, name: str) -> Any:

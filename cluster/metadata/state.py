@@ -52,6 +52,7 @@ from cluster.metadata.errors import (
     NoSuchPolicyError,
     NoSuchVhostError,
     OutcomeUnknownError,
+    QueuesWouldBeDeletedError,
     RefusedChangeError,
 )
 from cluster.metadata.events import (
@@ -413,6 +414,8 @@ class MetadataState(RecordChanges):
 
     def _forget_node(self, command: ForgetNode) -> Pieces[tuple[str, ...]]:
         node = command.node
+        self.admissions.check_forgetting(command, self.members.get(node))
+        yield from self._check_forgetting(command)
         self.admissions.forget(command, self.members.get(node))
         for queue in self._queues():
             self._follow(queue, rules.forget_node(self.masterships[queue.queue_id], node), "forced")
@@ -424,6 +427,19 @@ class MetadataState(RecordChanges):
         deleted = tuple(str(event.queue.queue_name) for event in self._events if isinstance(event, QueueDeleted))
         self._events.append(MemberChanged(node, None))
         return deleted
+
+    def _check_forgetting(self, command: ForgetNode) -> Pieces[None]:
+        """Raise `QueuesWouldBeDeletedError` if that would delete what it is not to, before anything is changed."""
+        if command.is_confirmed:
+            return
+        lost, deleted = frozenset(command.lost_queues), []
+        for queue in self._queues():
+            is_left = rules.forget_node(self.masterships[queue.queue_id], command.node) is not None
+            if queue.durable and not is_left and queue.queue_id not in lost:
+                deleted.append(str(queue.queue_name))
+            yield
+        if deleted:
+            raise QueuesWouldBeDeletedError(deleted)
 
     def _admit_node(self, command: AdmitNode) -> None:
         is_another = self.admissions.admit(command, self.members.get(command.node))

@@ -291,8 +291,8 @@ class NodeAdmin:
         if not is_confirmed:
             self._copies.require_confirmation(found)
         await self._copies.hand_over(found, self._change)
-        is_voter = name in self._runtime.metadata.consensus.voters
-        deleted = await self._change(ForgetNode(name, is_voter, as_of_index))
+        command = ForgetNode(name, name in self._runtime.metadata.consensus.voters, as_of_index)
+        deleted = await self._change(command if is_confirmed else self._copies.forgetting(command, found))
         for queue in deleted or ():
             log.warning("%s is deleted: only %s had something of it, which was removed from the cluster", queue, node)
         return {

@@ -9,7 +9,8 @@ are asked, over their admin services.
 delete it if there are none. Queues that waited for the forgotten node only, and of which no mirror followed the
 master, are given before that to a node that has something: a promotion by force for each, then the commit that
 forgets. In between lies what lies between two commands of an operator: if the node comes back in that moment it is not
-forgotten, and what it alone had may be given up all the same, as he had ordered.
+forgotten, and what it alone had may be given up all the same, as he had ordered. And if an heir goes in that moment,
+what it was to serve is not deleted: the commit says which queues may be (`commands.ForgetNode`), and is refused.
 
 Of several nodes with something, a mirror of the record comes first, then the copy that is known to reach farthest
 (`node.queues.stored_copies`). Who wants another one says so by `force_promote`, before.
@@ -19,11 +20,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cluster.metadata.commands import Command, ForcePromote
-from cluster.metadata.errors import RefusedChangeError
+from cluster.metadata.commands import Command, ForcePromote, ForgetNode
+from cluster.metadata.errors import ASK_OR_CONFIRM, RefusedChangeError, some_of
 from cluster.metadata.mastership import last_served_epoch
 from cluster.metadata.records import MastershipRecord
 from cluster.runtime.admin_peers import AdminPeers
@@ -48,7 +49,8 @@ class Inheritance:
     heirs: dict[QueueId, NodeName] = field(default_factory=dict)
     #: What their promotions say of when that was found.
     served_epochs: dict[QueueId, Epoch | None] = field(default_factory=dict)
-    #: Durable ones that would be deleted, as far as is known.
+    #: Durable ones that would be deleted, as far as is known; those included of which only mirrors are left that did
+    #: not answer: who is silent may be about to go.
     lost: list[QueueRecord] = field(default_factory=list)
     #: Members that did not say what they have.
     unheard: list[NodeName] = field(default_factory=list)
@@ -126,18 +128,19 @@ class AdminCopies:
         }
         queues = {queue_id: self._state.topology.queue_by_id(queue_id) for queue_id in waiting}
         found = Inheritance({queue_id: queue for queue_id, queue in queues.items() if queue is not None})
-        undecided = [each for each in found.queues if waiting[each].is_down and not waiting[each].following]
-        if not undecided:
+        down = [each for each in found.queues if waiting[each].is_down]
+        if not down:
             return found
-        held = await self._held(self._reachable(), undecided)
+        held = await self._held(self._reachable(), down)
         others = sorted(member for member in self._state.members if member != node)
         found.unheard = [member for member in others if member not in held]
-        for queue_id in undecided:
+        for queue_id in down:
             queue, record = found.queues[queue_id], waiting[queue_id]
-            heir = _best(record, {name: copies[queue_id] for name, copies in held.items() if queue_id in copies})
+            copies = {name: copies[queue_id] for name, copies in held.items() if queue_id in copies}
+            heir = None if record.following else _best(record, copies)
             if heir is not None:
                 found.heirs[queue_id], found.served_epochs[queue_id] = heir, self._said(record)
-            elif not record.mirrors and queue.durable:
+            elif queue.durable and not any(mirror in held for mirror in record.mirrors):
                 found.lost.append(queue)
         return found
 
@@ -146,13 +149,21 @@ class AdminCopies:
         """Raise `AdminRefused` if something might be deleted of which a member that is left has a part."""
         if not found.lost or not found.unheard:
             return
-        queue, *more = found.lost
-        others = f" and {len(more)} more" if more else ""
+        queues = some_of([str(queue.queue_name) for queue in found.lost])
         raise AdminRefused(
             ExitCode.SOFTWARE,
-            f"{queue.queue_name}{others} would be deleted, and {', '.join(found.unheard)} did not say whether anything "
-            "of it is there: start what is down and ask again, or give --confirm",
+            f"{queues} would be deleted, and {', '.join(found.unheard)} did not say whether anything of it is there: "
+            f"{ASK_OR_CONFIRM}",
         )
+
+    def forgetting(self, command: ForgetNode, found: Inheritance) -> ForgetNode:
+        """``command`` without a confirmation: no queue is deleted by it but those of which nobody had anything.
+
+        While a member may not know of that it stays as it is.
+        """
+        if not self._state.has_times:
+            return command
+        return replace(command, is_confirmed=False, lost_queues=tuple(sorted(queue.queue_id for queue in found.lost)))
 
     async def hand_over(self, found: Inheritance, change: Callable[[Command], Coroutine[Any, Any, Any]]) -> None:
         """Have the heirs serve. ``change`` commits a command; raises `WarrenError`."""
@@ -164,7 +175,8 @@ class AdminCopies:
             outcomes = await asyncio.gather(*(change(promotion) for promotion in some), return_exceptions=True)
             for outcome in outcomes:
                 # Refused: the queue is or was served, or is gone, or its heir is down by now. What forgetting means
-                # then the rules decide by what is committed.
+                # then the rules decide by what is committed; if that is a deletion nobody has agreed to it, and it is
+                # refused, too.
                 if isinstance(outcome, BaseException) and not isinstance(outcome, RefusedChangeError):
                     raise outcome
 

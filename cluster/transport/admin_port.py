@@ -162,7 +162,7 @@ class AdminPort(Protocol):
         node that serves it with what it has; ``unheard_nodes`` members that did not say what they have.
 
         `ExitCode.SOFTWARE` if it is up, or no member; or, unless it ``is_confirmed``, if queues would be deleted of
-        which members that do not answer may have something.
+        which members that do not answer may have something, or whose heirs go before it is carried out.
         """
 
     async def join_cluster(self, address: str) -> Mapping[str, Any]:

@@ -147,6 +147,7 @@ KINDS_OF_COMMANDS: tuple[st.SearchStrategy[Any], ...] = (
     st.builds(metadata.NodeDown, nodes, incarnations, st.sampled_from(("failure", "shutdown"))),
     st.builds(metadata.NodeDown, nodes, incarnations, st.just("failure")),
     st.builds(metadata.ForgetNode, nodes),
+    st.builds(metadata.ForgetNode, nodes, flags, indexes, flags, st.lists(queue_ids, max_size=2).map(tuple)),
     st.builds(metadata.SetPolicy, policies),
     st.builds(metadata.SetPolicy, policies),
     st.builds(metadata.ClearPolicy, vhosts, st.sampled_from(("p", "q"))),

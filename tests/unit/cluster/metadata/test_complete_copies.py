@@ -15,7 +15,6 @@ from cluster.metadata.commands import (
     AddMirror,
     DropMirror,
     ForcePromote,
-    ForgetNode,
     MirrorFollows,
     MirrorSynchronised,
     MoveMaster,
@@ -24,7 +23,6 @@ from cluster.metadata.commands import (
 from cluster.metadata.errors import (
     CompleteMasterError,
     NodeNotUpError,
-    NodeStillUpError,
     NoSuchNodeError,
     StaleMastershipError,
     StillServedError,
@@ -330,59 +328,6 @@ def test_a_node_of_which_it_is_said_again_that_it_is_up_loses_nothing() -> None:
     for node in ("n1", "n2"):
         assert cluster.up(node, 1).events == ()
     assert cluster.record() == record
-
-
-# --- forgetting a node
-
-
-def test_only_a_known_node_that_is_down_can_be_forgotten() -> None:
-    cluster = StateUnderTest("n1", "n2")
-    assert isinstance(cluster.apply(ForgetNode(N2)).error, NodeStillUpError)
-    assert isinstance(cluster.apply(ForgetNode(N3)).error, NoSuchNodeError)
-
-
-def test_forgetting_a_node_gives_up_what_only_it_held() -> None:
-    cluster = unsynchronised(**{"ha-promote-on-failure": "when-synced"})
-    cluster.policy({"max-length": 9}, name="plain", pattern="^alone$", priority=1)
-    cluster.declare("alone")
-    cluster.down("n1")
-    cluster.apply(ForgetNode(N1))
-    assert reasons(cluster) == ["forced"]
-    assert show(cluster.record()) == "n2 | n3+ | epoch 2 | elected | lossy 1"
-    assert not cluster.exists("alone")
-    assert N1 not in cluster.state.members
-    cluster.down("n2")
-    assert show(cluster.record()) == "n2 | n3+ | epoch 2 | down | lossy 1", "another loss would have to be wanted again"
-    cluster.up("n2", 2)
-    assert show(cluster.record()) == "n2 | n3 | epoch 3 | lossy 1"
-
-
-def test_forgetting_one_of_two_complete_copies_leaves_the_other_to_be_waited_for() -> None:
-    cluster = mirrored({"ha-mode": "exactly", "ha-params": 2})
-    cluster.down("n1")
-    cluster.down("n2")
-    assert show(cluster.record()) == "n2 | - | epoch 2 | down | complete n1 n2"
-    cluster.apply(ForgetNode(N2))
-    assert show(cluster.record()) == "n1 | - | epoch 2 | down"
-
-
-def test_forgetting_a_node_that_nobody_waits_for_changes_no_record() -> None:
-    cluster = mirrored({"ha-mode": "exactly", "ha-params": 2})
-    for node in ("n1", "n2", "n3"):
-        cluster.down(node)
-    before = cluster.record()
-    assert show(before) == "n2 | - | epoch 2 | down | complete n1 n2"
-    cluster.apply(ForgetNode(N3))
-    assert cluster.record() == before
-
-
-def test_forgetting_the_only_complete_copy_leaves_the_elected_master_what_it_has() -> None:
-    cluster = unsynchronised()
-    cluster.down("n1")
-    cluster.apply(ForgetNode(N1))
-    assert show(cluster.record()) == "n2 | n3+ | epoch 2 | elected | lossy 1"
-    cluster.serve()
-    assert cluster.record().lossy_promotions == 1, "one loss is counted once"
 
 
 # --- an operator gives up waiting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from typing import Any, get_args
 
 import pytest
@@ -15,7 +16,7 @@ from cluster.metadata.kinds import ADDED_FIELDS, FIRST_PROTOCOL, NEWEST_PROTOCOL
 from cluster.metadata.state import MetadataState
 from cluster.runtime.metadata_group import MetadataGroup
 from node.auth import UserDirectory
-from node.ids import Incarnation, NodeName
+from node.ids import Incarnation, NodeName, QueueId
 from node.topology import commands as topology
 from node.topology.commands import CreateVhost, DeleteVhost
 from tests.support.metadata_state import StateUnderTest
@@ -56,9 +57,10 @@ def test_every_command_there_is_has_a_protocol() -> None:
 
 @pytest.fixture
 def newer_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the next release had brought `DeleteVhost`, and the flag of `ForgetNode`."""
+    """As if the next release had brought `DeleteVhost`, and the fields of `ForgetNode`."""
+    added = [field.name for field in fields(ForgetNode)][1:]
     monkeypatch.setattr(kinds, "SINCE", {**SINCE, DeleteVhost: 4})
-    monkeypatch.setattr(kinds, "ADDED_FIELDS", {ForgetNode: {"is_voter": 4, "as_of_index": 4}})
+    monkeypatch.setattr(kinds, "ADDED_FIELDS", {ForgetNode: dict.fromkeys(added, 4)})
 
 
 @pytest.mark.usefixtures("newer_kind")
@@ -106,6 +108,22 @@ def test_a_newer_field_is_not_written_as_long_as_it_says_nothing_new() -> None:
     assert encode(ForgetNode(N1)) == b"c\x06\x01s\x02n1"
     assert encode(ForgetNode(N1, is_voter=True)) == b"c\x06\x02s\x02n1T"
     assert decode(b"c\x06\x01s\x02n1") == ForgetNode(N1)
+
+
+def test_what_a_release_of_before_wrote_about_a_node_to_forget_means_what_it_meant() -> None:
+    for payload in (b"c\x06\x02s\x02n1T", b"c\x06\x03s\x02n1Ti\x0e"):
+        command = decode(payload)
+        assert command.is_confirmed, "queues were deleted unasked"
+        assert encode(command) == payload
+    assert protocol_of(ForgetNode(N1, is_confirmed=False)) == 3
+    assert protocol_of(ForgetNode(N1, lost_queues=(QueueId(7),))) == 3
+
+
+@pytest.mark.parametrize("odd", [Decimal("sNaN"), [Decimal("sNaN")], None])
+def test_a_field_that_cannot_be_compared_is_none_that_was_not_given(odd: Any) -> None:
+    command = ForgetNode(N1, as_of_index=odd)
+    assert protocol_of(command) == 3
+    assert str(decode(encode(command)).as_of_index) == str(odd)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ async def test_nothing_is_deleted_unconfirmed_of_which_a_silent_member_may_have_
     found, _ = await members.inherited()
     assert found.unheard == [N5]
     with pytest.raises(
-        AdminRefused, match=r"queue 'a' in .* and 1 more would be deleted, and n5 did not say"
+        AdminRefused, match=r"queue 'a' in .*, queue 'b' in .* would be deleted, and n5 did not say"
     ) as caught:
         members.copies.require_confirmation(found)
     assert caught.value.exit_code is ExitCode.SOFTWARE
