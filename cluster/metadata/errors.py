@@ -80,6 +80,13 @@ class StaleNodeChangeError(RefusedChangeError):
         super().__init__(f"{node} has come, started or been removed since that was asked for: ask again")
 
 
+class StaleVhostChangeError(RefusedChangeError):
+    """It was asked for when there was another vhost of that name, or none."""
+
+    def __init__(self, vhost: str) -> None:
+        super().__init__(f"virtual host '{vhost}' has been made anew since that was asked for: ask again")
+
+
 class StillMemberError(RefusedChangeError):
     def __init__(self, node: str) -> None:
         super().__init__(f"{node} is a member of this cluster already: it cannot join under another data directory")

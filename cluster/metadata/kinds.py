@@ -63,6 +63,7 @@ ADDED_FIELDS: Mapping[type, Mapping[str, int]] = {
     commands.AdmitNode: {"as_of_index": 3},
     commands.ForgetNode: {"as_of_index": 3, "is_confirmed": 3, "lost_queues": 3},
     commands.ForcePromote: {"served_epoch": 3},
+    topology.DeleteVhost: {"as_of_index": 3},
 }
 #: Since which protocol commands say of when they are, or what they were decided on, so that they are refused if it has
 #: become another matter.

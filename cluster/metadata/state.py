@@ -54,6 +54,7 @@ from cluster.metadata.errors import (
     OutcomeUnknownError,
     QueuesWouldBeDeletedError,
     RefusedChangeError,
+    StaleVhostChangeError,
 )
 from cluster.metadata.events import (
     AccessEnded,
@@ -253,7 +254,7 @@ class MetadataState(RecordChanges):
     def _found(self, command: FoundCluster) -> None:
         if self.is_founded:
             raise AlreadyFoundedError
-        found_cluster(self.users, self.topology, command)
+        found_cluster(self.users, self.topology, command, self.as_of_index)
         self.is_founded = True
 
     # --- topology
@@ -282,7 +283,7 @@ class MetadataState(RecordChanges):
                     self._queue_is_gone(deleted)
                 return deleted
             case _:
-                result = topology.apply(command)
+                result = topology.apply(command, made_at_index=self.as_of_index)
                 self.is_founded = self.is_founded or isinstance(command, CreateVhost)
                 return result
 
@@ -294,6 +295,8 @@ class MetadataState(RecordChanges):
             self.topology.check_exchange_deletion(command)
 
     def _delete_vhost(self, command: DeleteVhost) -> Pieces[tuple[QueueRecord, ...]]:
+        if 0 < command.as_of_index < self.topology.made_at_index(command.vhost):
+            raise StaleVhostChangeError(command.vhost)
         deleted = tuple(self.topology.queues(command.vhost))
         for queue in deleted:
             self._delete_queue(queue)

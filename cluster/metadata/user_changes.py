@@ -37,9 +37,9 @@ def change_users(users: UserDirectory, topology: Topology, command: UserCommand,
             events.append(AccessEnded())
 
 
-def found_cluster(users: UserDirectory, topology: Topology, command: FoundCluster) -> None:
-    """In a cluster that has no vhost and never had one."""
-    topology.apply(CreateVhost(command.vhost))
+def found_cluster(users: UserDirectory, topology: Topology, command: FoundCluster, made_at_index: int) -> None:
+    """In a cluster that has no vhost and never had one. ``made_at_index`` as in `Topology.apply`."""
+    topology.apply(CreateVhost(command.vhost), made_at_index=made_at_index)
     if users.user(command.user) is None:
         users.set_user(UserRecord(command.user, command.password_hash, tuple(command.tags)))
     users.set_permission(PermissionRecord(command.user, command.vhost, ".*", ".*", ".*"))

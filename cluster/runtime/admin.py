@@ -505,7 +505,7 @@ class NodeAdmin:
 
     async def delete_vhost(self, name: str) -> None:
         self._require_vhost(name)
-        await self._change_topology(DeleteVhost(name))
+        await self._change_topology(DeleteVhost(name, self._state.as_of_index))
 
     # --- helpers ---
 

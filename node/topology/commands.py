@@ -24,9 +24,14 @@ class CreateVhost:
 
 @dataclass(frozen=True, slots=True)
 class DeleteVhost:
-    """Delete a vhost and all it holds."""
+    """Delete a vhost and all it holds.
+
+    ``as_of_index``: index of the log that who asks for it had applied when it saw the vhost. One that was made after
+    that index is not meant. 0: it is not said.
+    """
 
     vhost: str
+    as_of_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,11 @@ RECORDS_PER_PIECE = 200
 class VhostContent:
     """Content of one vhost."""
 
-    __slots__ = ("bindings", "exchanges", "queues")
+    __slots__ = ("bindings", "exchanges", "made_at_index", "queues")
 
-    def __init__(self) -> None:
+    def __init__(self, made_at_index: int = 0) -> None:
+        #: Index of the entry of the log that made the vhost; 0 if it is not known.
+        self.made_at_index = made_at_index
         self.exchanges: dict[str, ExchangeRecord] = {}
         self.queues: dict[str, QueueRecord] = {}
         self.bindings = Bindings()
@@ -44,7 +46,7 @@ class TopologyContent:
 
     def _read_vhost(self, entry: Mapping[str, Any]) -> Pieces[None]:
         vhost = entry["name"]
-        content = self.vhosts[vhost] = VhostContent()
+        content = self.vhosts[vhost] = VhostContent(entry.get("made_at_index", 0))
         for plain in entry["exchanges"]:
             exchange = ExchangeRecord(vhost=vhost, **plain)
             content.exchanges[exchange.name] = exchange

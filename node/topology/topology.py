@@ -105,6 +105,11 @@ class Topology:
     def has_vhost(self, vhost: str) -> bool:
         return vhost in self._vhosts
 
+    def made_at_index(self, vhost: str) -> int:
+        """Index of the entry of the log that made the vhost; 0 if that is not known, or there is no such vhost."""
+        content = self._vhosts.get(vhost)
+        return content.made_at_index if content else 0
+
     def queues(self, vhost: str) -> list[QueueRecord]:
         """Queues of a vhost; none if the vhost is unknown."""
         content = self._vhosts.get(vhost)
@@ -186,8 +191,8 @@ class Topology:
 
     # --- changing ---
 
-    def apply(self, command: TopologyCommand, queue_id: QueueId | None = None) -> Any:
-        """Carry out a change. Returns:
+    def apply(self, command: TopologyCommand, queue_id: QueueId | None = None, made_at_index: int = 0) -> Any:
+        """Carry out a change; a new vhost keeps ``made_at_index``. Returns:
 
         `DeclareQueue`     the `QueueRecord`, new (with ``queue_id``) or existing;
         `DeclareExchange`  the `ExchangeRecord`, new or existing;
@@ -215,14 +220,14 @@ class Topology:
             case Unbind():
                 return self._unbind(command)
             case CreateVhost():
-                return self._create_vhost(command.vhost)
+                return self._create_vhost(command.vhost, made_at_index)
             case DeleteVhost():
                 return self._delete_vhost(command.vhost)
 
-    def _create_vhost(self, vhost: str) -> None:
+    def _create_vhost(self, vhost: str, made_at_index: int) -> None:
         if vhost in self._vhosts:
             return
-        self._vhosts[vhost] = VhostContent()
+        self._vhosts[vhost] = VhostContent(made_at_index)
         for name, (kind, internal) in PREDECLARED_EXCHANGES.items():
             self._add_exchange(ExchangeRecord(vhost, name, kind, True, False, internal, {}))
 
@@ -459,6 +464,7 @@ class Topology:
                     "exchanges": LazyList(content.exchanges.values(), _plain),
                     "queues": LazyList(content.queues.values(), _plain_queue),
                     "bindings": LazyList(content.bindings, _plain),
+                    **({"made_at_index": content.made_at_index} if content.made_at_index else {}),
                 }
                 for name, content in self._vhosts.items()
             ]

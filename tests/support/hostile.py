@@ -129,7 +129,7 @@ topology_commands: tuple[st.SearchStrategy[Any], ...] = (
     ends.map(lambda fields: topology.Bind(*fields)),
     ends.map(lambda fields: topology.Unbind(*fields)),
     st.builds(topology.CreateVhost, vhosts),
-    st.builds(topology.DeleteVhost, st.sampled_from(("v", "v", "v", "/"))),
+    st.builds(topology.DeleteVhost, st.sampled_from(("v", "v", "v", "/")), st.integers(0, 50)),
 )
 policies = st.builds(
     PolicyRecord,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cluster.metadata.codec import decode, encode
 from cluster.metadata.commands import (
     AddUser,
     AdmitNode,
@@ -18,6 +19,8 @@ from cluster.metadata.commands import (
     ForgetNode,
     FoundCluster,
     NodeDown,
+    NodeUp,
+    RaiseProtocol,
     Request,
     RequestId,
     SetPermissions,
@@ -35,12 +38,13 @@ from cluster.metadata.errors import (
     OutcomeUnknownError,
     StaleDeletionError,
     StaleNodeChangeError,
+    StaleVhostChangeError,
     StillMemberError,
     TooNewCommandError,
     UserExistsError,
 )
 from cluster.metadata.events import AccessEnded, Applied, PolicyChanged, QueueDeleted
-from cluster.metadata.kinds import FIRST_PROTOCOL
+from cluster.metadata.kinds import FIRST_PROTOCOL, NEWEST_PROTOCOL
 from cluster.metadata.records import PolicyRecord
 from cluster.metadata.requests import MAX_OUTSTANDING_REQUESTS, AppliedRequests
 from cluster.metadata.state import MetadataState
@@ -360,6 +364,77 @@ def test_a_vhost_takes_its_queues_policies_and_permissions_along() -> None:
     assert not cluster.state.topology.has_vhost("v")
     assert not cluster.state.policies
     assert not cluster.state.users.may_enter("alice", "v")
+
+
+def test_a_deletion_means_the_vhost_that_was_there_when_it_was_asked_for() -> None:
+    """It came late, over a line that held it; the vhost was deleted through another node meanwhile, and made anew."""
+    cluster = StateUnderTest("n1")
+    cluster.apply(ChangeTopology(CreateVhost("v"), N1))
+    early = cluster.index
+    cluster.apply(ChangeTopology(DeleteVhost("v", early), N1))
+    assert not cluster.state.topology.has_vhost("v")
+    cluster.apply(ChangeTopology(CreateVhost("v"), N1))
+    cluster.apply(AddUser("alice", "hash"))
+    cluster.apply(SetPermissions("v", "alice", ".*", ".*", ".*"))
+    cluster.apply(SetPolicy(PolicyRecord("v", "p", "^", {"max-length": 1}, 0, "all")))
+    cluster.apply(ChangeTopology(DeclareQueue("v", "q"), N1))
+    restored = StateUnderTest()
+    restored.state.restore(cluster.state.snapshot())
+    assert restored.state.snapshot() == cluster.state.snapshot()
+    for each in (cluster.state, restored.state):
+        late = Request(request_id(1), ChangeTopology(DeleteVhost("v", early), N1))
+        assert isinstance(each.apply(cluster.index + 1, late).error, StaleVhostChangeError)
+        assert each.topology.queue("v", "q") is not None
+        assert each.policies
+        assert each.users.may_enter("alice", "v")
+    cluster.index += 1
+    assert cluster.apply(ChangeTopology(DeleteVhost("v", cluster.index), N1)).error is None
+    assert not cluster.state.topology.has_vhost("v")
+
+
+def test_making_a_vhost_that_is_there_does_not_make_it_anew() -> None:
+    cluster = StateUnderTest("n1")
+    early = cluster.index
+    cluster.apply(ChangeTopology(CreateVhost("/"), N1))
+    assert cluster.apply(ChangeTopology(DeleteVhost("/", early), N1)).error is None
+    assert not cluster.state.topology.has_vhost("/")
+
+
+def test_a_vhost_of_which_nobody_knows_when_it_was_made_is_older_than_every_deletion() -> None:
+    """It is of a snapshot, or a log, of protocol 2, which has no place for that."""
+    cluster = StateUnderTest("n1", protocol=FIRST_PROTOCOL)
+    cluster.apply(ChangeTopology(CreateVhost("v"), N1))
+    assert {tuple(each) for each in decode(cluster.state.snapshot())["topology"]["vhosts"]} == {
+        ("name", "exchanges", "queues", "bindings")
+    }
+    assert isinstance(cluster.apply(ChangeTopology(DeleteVhost("v", 1), N1)).error, TooNewCommandError)
+    cluster.raise_protocol()
+    restored = MetadataState()
+    restored.restore(cluster.state.snapshot())
+    for each in (cluster.state, restored):
+        request = Request(request_id(1), ChangeTopology(DeleteVhost("v", 1), N1))
+        assert each.apply(cluster.index + 1, request).error is None
+        assert not each.topology.has_vhost("v")
+
+
+def test_a_vhost_that_came_with_the_founding_knows_when_it_was_made() -> None:
+    """Of a cluster that speaks protocol 3 and never had a vhost."""
+    state = MetadataState()
+    state.apply(1, Request(request_id(1), NodeUp(N1, Incarnation(1), "n1:1", "n1:2", NEWEST_PROTOCOL)))
+    state.apply(2, Request(request_id(2), RaiseProtocol(NEWEST_PROTOCOL, ((N1, Incarnation(1)),))))
+    assert found(state, 3) is None
+    late = state.apply(4, Request(request_id(4), ChangeTopology(DeleteVhost("/", 2), N1)))
+    assert isinstance(late.error, StaleVhostChangeError)
+
+
+def test_a_deletion_that_does_not_say_of_when_it_is_means_whatever_is_there() -> None:
+    """So they are in the logs of releases before."""
+    cluster = StateUnderTest("n1")
+    cluster.apply(ChangeTopology(CreateVhost("v"), N1))
+    assert encode(DeleteVhost("v")) == b"c\x29\x01s\x01v"
+    assert decode(b"c\x29\x01s\x01v") == DeleteVhost("v")
+    assert cluster.apply(ChangeTopology(DeleteVhost("v"), N1)).error is None
+    assert not cluster.state.topology.has_vhost("v")
 
 
 # --- founding

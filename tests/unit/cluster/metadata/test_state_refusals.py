@@ -295,6 +295,7 @@ def test_what_a_table_of_arguments_may_hold(cluster: StateUnderTest, value: Any,
         (errors.NoSuchPolicyError, (), ["does not exist"]),
         (errors.NodeStillUpError, ("n2",), ["n2", "must be stopped"]),
         (errors.NoSuchNodeError, ("n2",), ["n2", "no member"]),
+        (errors.StaleVhostChangeError, ("v",), ["'v'", "made anew", "ask again"]),
         (errors.StillMemberError, ("n2",), ["n2", "a member of this cluster already"]),
         (
             errors.ForgottenNodeError,

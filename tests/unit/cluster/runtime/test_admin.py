@@ -35,7 +35,7 @@ from node.auth import UserDirectory
 from node.config import build_config, parse_settings
 from node.errors import StorageError, WarrenError
 from node.ids import Incarnation, NodeName
-from node.topology.commands import DeleteQueue
+from node.topology.commands import DeleteQueue, DeleteVhost
 from tests.support.metadata_state import N2, N3, StateUnderTest, synchronised, unsynchronised
 from tests.support.resources import FakeProbe
 
@@ -98,6 +98,14 @@ async def refused(change: str, refusal: WarrenError) -> WarrenError:
     with pytest.raises(WarrenError) as caught:
         await CHANGES[change](admin_of(RefusingGroup(refusal)))
     return caught.value
+
+
+async def test_a_deletion_of_a_vhost_says_which_one_the_operator_means() -> None:
+    cluster = StateUnderTest("n1")
+    group = RefusingGroup(NoQuorumError("the cluster has not decided"), cluster.state)
+    with pytest.raises(NoQuorumError):
+        await admin_of(group).delete_vhost("/")
+    assert group.proposed == [ChangeTopology(DeleteVhost("/", cluster.index), NodeName("n1"))]
 
 
 @pytest.mark.parametrize("change", CHANGES)
