@@ -530,6 +530,7 @@ def _raft(
             heartbeat_interval_ms=config.raft_heartbeat_ms,
             election_timeout_min_ms=config.raft_election_timeout_ms,
             election_timeout_max_ms=2 * config.raft_election_timeout_ms,
+            proposal_age_max_ms=config.quorum_grace_ms,
         ),
         storage,
         restored,

@@ -33,6 +33,8 @@ class RaftConfig:
     #: long a word from the leader is trusted. At least three heartbeats, or one lost packet would unseat a leader.
     election_timeout_min_ms: int = 1000
     election_timeout_max_ms: int = 2000
+    #: What a follower has forwarded is dropped by the leader if it is older: `cluster.raft.forwarding`.
+    proposal_age_max_ms: int = 3000
     #: After `peer_down` of the leader: stand within a random time up to this. Spreads followers that learn it at once.
     peer_down_delay_max_ms: int = 50
 

@@ -39,6 +39,7 @@ from cluster.raft.config import (
     founding_state,
 )
 from cluster.raft.currency import Currency
+from cluster.raft.forwarding import Forwarding, is_too_old
 from cluster.raft.leadership import Leadership
 from cluster.raft.log import RETAINED_ENTRIES, RaftLog
 from cluster.raft.messages import (
@@ -80,6 +81,8 @@ class RaftCore:
         self.leader: NodeName | None = None
         #: As of when this node has whatever is committed.
         self.currency = Currency()
+        self._forwarding = Forwarding(config)
+        self._started_ms = now_ms
         #: While this node leads, what that takes.
         self._leadership: Leadership | None = None
         self._rng = rng
@@ -200,7 +203,8 @@ class RaftCore:
         if self._leadership is not None:
             self._leadership.append([(EntryKind.COMMAND, payload) for payload in payloads])
         elif self.leader is not None:
-            self._messages_now.append(ForwardedProposal(self.node, self.leader, tuple(payloads)))
+            as_of_ms = self._forwarding.as_of_ms(self.leader, self.term)
+            self._messages_now.append(ForwardedProposal(self.node, self.leader, tuple(payloads), as_of_ms))
         else:
             raise ProposalRefusedError(f"{self.node} knows no leader in term {self.term}")
 
@@ -550,10 +554,13 @@ class RaftCore:
 
     def _on_heartbeat(self, heartbeat: Heartbeat) -> None:
         self._follow(heartbeat.sender)
+        before_ms = max(self._started_ms, self.currency.heard_as_of_ms)
         if heartbeat.stamp_ms == 0:
             self.currency.note(self._now_ms, heartbeat.commit)  # a leader of a release without stamps
         elif heartbeat.committed and 0 < heartbeat.echo_ms <= self._now_ms + 1:
             self.currency.note(heartbeat.echo_ms - 1, heartbeat.committed)
+        is_proof = self.currency.heard_as_of_ms > before_ms
+        self._forwarding.heard(heartbeat, self._now_ms - before_ms, is_proof=is_proof)
         self.log.commit = max(self.log.commit, min(heartbeat.commit, self.log.last_index))
         response = HeartbeatResponse(self.node, heartbeat.sender, self.term, self._now_ms + 1, heartbeat.stamp_ms)
         self._messages_now.append(response)
@@ -576,6 +583,8 @@ class RaftCore:
     def _step_outside_of_terms(self, message: Message) -> None:
         match message:
             case ForwardedProposal() if self.role is Role.LEADER:
+                if is_too_old(message, self._now_ms, self.config):
+                    return
                 with suppress(ProposalRefusedError):  # as if lost on the way: the proposer repeats
                     self.propose(self._now_ms, message.payloads)
             case _:

@@ -37,12 +37,15 @@ class Currency:
 
     def __init__(self) -> None:
         self._proven_ms = NEVER_MS
+        #: As of when this node would be current if it had applied everything that it has heard of.
+        self.heard_as_of_ms = NEVER_MS
         #: Claims whose entries are not applied yet: the first, which is kept until they are, and the latest.
         self._first: _Claim | None = None
         self._latest: _Claim | None = None
 
     def note(self, as_of_ms: int, committed: int) -> None:
         """At ``as_of_ms`` nothing above ``committed`` was committed."""
+        self.heard_as_of_ms = max(self.heard_as_of_ms, as_of_ms)
         if as_of_ms <= self._proven_ms:
             return
         if self._first is None:

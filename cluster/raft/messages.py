@@ -215,6 +215,8 @@ class ForwardedProposal:
     sender: NodeName
     receiver: NodeName
     payloads: tuple[bytes, ...]
+    #: Of when they are, by the receiver's clock: see `cluster.raft.forwarding`. Releases of before say nothing.
+    as_of_ms: int | None = None
     term: int = 0
 
 

@@ -10,8 +10,9 @@ same turn of the loop, so that whatever arrived together is written, synced and 
 
 **Proposals** may be made on any node; the core forwards them to the leader. A proposal may get lost on the way or
 with a leader, so it is repeated under the same request id until it is *applied on this node*; the state machine
-carries out each request id once. So whoever has its answer also reads its own write here. A proposal is not started
-while one that is `MAX_OUTSTANDING_REQUESTS` older still waits: that is how far back the state machine remembers.
+carries out each request id once. So whoever has its answer also reads its own write here. A copy that comes late is
+dropped (`cluster.raft.forwarding`). A proposal is not started while one that is `MAX_OUTSTANDING_REQUESTS` older still
+waits: that is how far back the state machine remembers.
 
 **Standing.** Whether this node is current enough to serve clients, for want of a quorum, of a disk that takes the log,
 or of anything else, is watched on every tick (`cluster.runtime.standing`). An ordinary election is no reason to pause.
@@ -60,6 +61,7 @@ from cluster.runtime.pause_notice import PauseNotice
 from cluster.runtime.snapshot_taker import SnapshotTaker
 from cluster.runtime.standing import VISIBILITY_MARGIN_MS, Pause, StandingWatch
 from cluster.runtime.sync_watch import SyncWatch
+from cluster.runtime.waiting_proposal import WaitingProposal
 from node.errors import ConfigError, ShortageError, StorageError
 from node.ids import NodeName
 
@@ -89,21 +91,6 @@ class RaftListener(Protocol):
     def on_storage_failed(self, error: StorageError | ConfigError) -> None:
         """The driver has stopped for good: its disk failed, or what is committed cannot be carried out, or not by this
         release."""
-
-
-class _Proposal:
-    __slots__ = ("after_index", "future", "next_try_ms", "number", "payload", "tried_term")
-
-    def __init__(self, number: int, payload: bytes, future: asyncio.Future[Any], after_index: int) -> None:
-        #: Counts the proposals of this driver.
-        self.number = number
-        self.payload = payload
-        self.future = future
-        #: Committed before: another's, who had a copy of this directory and so the same number of starts.
-        self.after_index = after_index
-        self.next_try_ms = 0
-        #: Term in which this node, as leader, put it into its log: there it cannot get lost while the term lasts.
-        self.tried_term = 0
 
 
 class RaftDriver:
@@ -143,7 +130,7 @@ class RaftDriver:
         #: Applied since the last snapshot was thought of.
         self._unsaved_entries = 0
         #: By request id, oldest first.
-        self._waiting: dict[Hashable, _Proposal] = {}
+        self._waiting: dict[Hashable, WaitingProposal] = {}
         pause_after_ms = self._config.quorum_grace_ms + config.election_timeout_min_ms
         self._reports, self._standing = self._make_watches(pause_after_ms)
         self._last_proposal = 0
@@ -254,8 +241,9 @@ class RaftDriver:
         """Have a command committed and applied here; returns the state machine's outcome or raises its error.
 
         ``request_id`` must be what the state machine finds in ``payload``, and its counter that of the last call not
-        refused, plus one. Raises `TimeoutError` (the command may still be applied later), `ProposalRefusedError` if too
-        many wait, `StorageError` if the disk failed, `ConfigError` if this release does not know what is committed.
+        refused, plus one. Raises `TimeoutError` (the command may still be applied later, if a leader has it in its log
+        by then), `ProposalRefusedError` if too many wait, `StorageError` if the disk failed, `ConfigError` if this
+        release does not know what is committed.
         """
         if self._failure is not None:
             raise self._failure
@@ -266,7 +254,10 @@ class RaftDriver:
         assert request_id not in self._waiting, "a request id is used for one proposal"
         timeout_ms = self._config.proposal_timeout_ms if timeout_ms is None else timeout_ms
         self._last_proposal += 1
-        proposal = _Proposal(self._last_proposal, payload, self._loop.create_future(), self.core.log.commit)
+        last_try_ms = self._now_ms() + max(0, timeout_ms - self.core.config.proposal_age_max_ms)
+        proposal = WaitingProposal(
+            self._last_proposal, payload, self._loop.create_future(), self.core.log.commit, last_try_ms
+        )
         self._waiting[request_id] = proposal
         try:
             if proposal.number < next(iter(self._waiting.values())).number + MAX_OUTSTANDING_REQUESTS:
@@ -407,10 +398,12 @@ class RaftDriver:
 
     # --- proposals ---
 
-    def _try_proposal(self, proposal: _Proposal, now_ms: int) -> None:
+    def _try_proposal(self, proposal: WaitingProposal, now_ms: int) -> None:
         proposal.next_try_ms = now_ms + self._config.retry_interval_ms
         core = self.core
-        if not self._is_running or self._stalled is not None or (core.is_leader and proposal.tried_term == core.term):
+        if not self._is_running or self._stalled is not None:
+            return
+        if proposal.tried_term == core.term if core.is_leader else proposal.last_try_ms < now_ms:
             return
         try:
             core.propose(now_ms, [proposal.payload])

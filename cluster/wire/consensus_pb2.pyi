@@ -421,18 +421,24 @@ class ForwardedProposal(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PAYLOADS_FIELD_NUMBER: _builtins.int
+    AS_OF_MS_FIELD_NUMBER: _builtins.int
+    as_of_ms: _builtins.int
+    """Of when they are, by the receiver's clock; none: the sender's release does not say. It may be before 0."""
     @_builtins.property
     def payloads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
         self,
         *,
         payloads: _abc.Iterable[_builtins.bytes] | None = ...,
+        as_of_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "as_of_ms", b"as_of_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["payloads", b"payloads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "as_of_ms", b"as_of_ms", "payloads", b"payloads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__as_of_ms: _TypeAlias = _typing.Literal["as_of_ms"]  # noqa: Y015
+    _WhichOneofArgType__as_of_ms: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__as_of_ms) -> _WhichOneofReturnType__as_of_ms | None: ...
 
 Global___ForwardedProposal: _TypeAlias = ForwardedProposal  # noqa: Y015
 

@@ -78,6 +78,10 @@ def _install_snapshot_from_wire(w: pb.InstallSnapshot, sender: NodeName, receive
     return InstallSnapshot(sender, receiver, w.term, snapshot)
 
 
+def _forwarded_proposal_from_wire(w: pb.ForwardedProposal, sender: NodeName, receiver: NodeName) -> ForwardedProposal:
+    return ForwardedProposal(sender, receiver, tuple(w.payloads), w.as_of_ms if w.HasField("as_of_ms") else None)
+
+
 def _applied_up_to_from_wire(w: pb.AppliedUpTo, sender: NodeName, receiver: NodeName) -> AppliedUpTo:
     heard = w.heard_standing if w.HasField("heard_standing") else None
     return AppliedUpTo(sender, receiver, w.index, w.standing, heard)
@@ -132,8 +136,8 @@ _CONVERSIONS: dict[type[Message], tuple[str, _ToWire, _FromWire]] = {
     TimeoutNow: ("timeout_now", lambda m: pb.TimeoutNow(term=m.term), lambda w, s, r: TimeoutNow(s, r, w.term)),
     ForwardedProposal: (
         "forwarded_proposal",
-        lambda m: pb.ForwardedProposal(payloads=m.payloads),
-        lambda w, s, r: ForwardedProposal(s, r, tuple(w.payloads)),
+        lambda m: pb.ForwardedProposal(payloads=m.payloads, as_of_ms=m.as_of_ms),
+        _forwarded_proposal_from_wire,
     ),
     AppliedUpTo: (
         "applied_up_to",

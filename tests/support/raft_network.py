@@ -3,9 +3,9 @@
 A harness of the pure core (`cluster.raft.core`): it carries out what the core asks for. The core promises to be safe
 however messages come, so here they come worse than the connections of the simulator (`chaos.sim.network`) ever would.
 
-Messages may be lost, delayed (and so reordered) and repeated; links may be cut in one direction; a disk write takes
-time and is lost if its node crashes before. After every event the network checks Raft's safety properties; a
-violation is an `AssertionError` that names the term or index.
+Messages may be lost, delayed (and so reordered) and repeated; links may be cut in one direction, or hold what is sent,
+or be slow (both keep its order); a disk write takes time and is lost if its node crashes before. After every event the
+network checks Raft's safety properties; a violation is an `AssertionError` that names the term or index.
 """
 
 from __future__ import annotations
@@ -75,6 +75,10 @@ class RaftNetwork:
         self.compact_every: int | None = None
         self.retained_entries = 5
         self.cut: set[tuple[str, str]] = set()
+        #: Messages that wait on links which hold them.
+        self._held: dict[tuple[str, str], list[Message]] = {}
+        #: Links that take exactly so long.
+        self.slow_ms: dict[tuple[str, str], int] = {}
         self.sent: list[Message] = []
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._event_number = 0
@@ -85,6 +89,8 @@ class RaftNetwork:
         self.digest_at: dict[int, int] = {0: 0}
         #: When the first node applied it.
         self.decided_ms: dict[int, int] = {}
+        #: When a leader put a command into its log for the first time.
+        self.appended_ms: dict[bytes, int] = {}
         founding = [NodeName(name) for name in (founders if founders is not None else names)]
         self.nodes = {
             name: SimulatedNode(NodeName(name), founding_state(founding if name in founding else [])) for name in names
@@ -117,6 +123,15 @@ class RaftNetwork:
     def partition(self, *groups: list[str]) -> None:
         """Cut every link between different groups."""
         self.cut = {(a, b) for g in groups for h in groups if g is not h for a in g for b in h}
+
+    def hold(self, source: str, target: str) -> None:
+        """What is sent there waits from now on, however long."""
+        self._held.setdefault((source, target), [])
+
+    def let_go(self, source: str, target: str) -> None:
+        """All that was held comes at once."""
+        for message in self._held.pop((source, target), []):
+            self._deliver(message)
 
     def heal(self) -> None:
         self.cut = set()
@@ -247,12 +262,19 @@ class RaftNetwork:
             for _ in range(copies):
                 if self.loss and self.rng.random() < self.loss:
                     continue
-                self._schedule(self.rng.randint(0, self.delay_max_ms), partial(self._deliver, message))
+                delay_ms = self.slow_ms.get((message.sender, message.receiver))
+                if delay_ms is None:
+                    delay_ms = self.rng.randint(0, self.delay_max_ms)
+                self._schedule(delay_ms, partial(self._deliver, message))
         del self.sent[:-2000]
 
     def _deliver(self, message: Message) -> None:
         node = self.nodes.get(message.receiver)
-        if node is None or node.core is None or (message.sender, message.receiver) in self.cut:
+        link = (message.sender, message.receiver)
+        if node is None or node.core is None or link in self.cut:
+            return
+        if link in self._held:
+            self._held[link].append(message)
             return
         node.core.step(self.now_ms, message)
         self._drain(node)
@@ -323,6 +345,8 @@ class RaftNetwork:
         core = node.core
         assert core is not None
         for entry in ready.entries_to_append:
+            if core.is_leader and entry.kind is EntryKind.COMMAND:
+                self.appended_ms.setdefault(entry.payload, self.now_ms)
             previous = core.log.term_at(entry.index - 1)
             if previous is None:
                 continue

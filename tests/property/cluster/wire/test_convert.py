@@ -50,7 +50,7 @@ raft_messages = st.one_of(
     st.builds(raft.HeartbeatResponse, *_ends, *[number] * 3),
     st.builds(raft.InstallSnapshot, *_ends, number, snapshots),
     st.builds(raft.TimeoutNow, *_ends, number),
-    st.builds(raft.ForwardedProposal, *_ends, tuples_of(blob)),
+    st.builds(raft.ForwardedProposal, *_ends, tuples_of(blob), st.none() | st.integers(-(2**63), 2**63 - 1)),
     st.builds(raft.AppliedUpTo, *_ends, number, number, st.none() | number),
 )
 
