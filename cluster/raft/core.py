@@ -81,8 +81,7 @@ class RaftCore:
         self.leader: NodeName | None = None
         #: As of when this node has whatever is committed.
         self.currency = Currency()
-        self._forwarding = Forwarding(config)
-        self._started_ms = now_ms
+        self._forwarding = Forwarding(config, now_ms)
         #: While this node leads, what that takes.
         self._leadership: Leadership | None = None
         self._rng = rng
@@ -117,6 +116,11 @@ class RaftCore:
     @property
     def voters(self) -> tuple[NodeName, ...]:
         return self.log.voters
+
+    @property
+    def proposes_to(self) -> tuple[NodeName, int] | None:
+        """The leader and its term, if `propose` would not be refused for want of one."""
+        return (self.node, self.term) if self.is_leader else self._forwarding.goes_to(self.leader, self.term)
 
     @property
     def next_deadline_ms(self) -> int:
@@ -250,9 +254,7 @@ class RaftCore:
 
     def heirs(self, now_ms: int) -> list[NodeName]:
         """At the leader: who could take over now, the most caught-up first. Nobody at any other node."""
-        if self._leadership is None:
-            return []
-        return self._leadership.heirs(now_ms - self.config.election_timeout_min_ms)
+        return [] if self._leadership is None else self._leadership.heirs(now_ms - self.config.election_timeout_min_ms)
 
     def transfer_leadership(self, now_ms: int, target: NodeName) -> None:
         """Hand over to ``target`` as soon as it has the whole log; until then proposals are refused.
@@ -544,8 +546,7 @@ class RaftCore:
 
     def _refuse(self, request: AppendRequest) -> None:
         index = request.previous_index
-        conflict_index, conflict_term = self.log.conflict_at(index)
-        response = AppendResponse(self.node, request.sender, self.term, False, index, conflict_index, conflict_term)
+        response = AppendResponse(self.node, request.sender, self.term, False, index, *self.log.conflict_at(index))
         self._messages_after_append.append(response)
 
     def _note_currency_of_leader(self) -> None:
@@ -554,13 +555,12 @@ class RaftCore:
 
     def _on_heartbeat(self, heartbeat: Heartbeat) -> None:
         self._follow(heartbeat.sender)
-        before_ms = max(self._started_ms, self.currency.heard_as_of_ms)
+        before_ms = self.currency.heard_as_of_ms
         if heartbeat.stamp_ms == 0:
             self.currency.note(self._now_ms, heartbeat.commit)  # a leader of a release without stamps
         elif heartbeat.committed and 0 < heartbeat.echo_ms <= self._now_ms + 1:
             self.currency.note(heartbeat.echo_ms - 1, heartbeat.committed)
-        is_proof = self.currency.heard_as_of_ms > before_ms
-        self._forwarding.heard(heartbeat, self._now_ms - before_ms, is_proof=is_proof)
+        self._forwarding.heard(heartbeat, self._now_ms, before_ms, self.currency.heard_as_of_ms)
         self.log.commit = max(self.log.commit, min(heartbeat.commit, self.log.last_index))
         response = HeartbeatResponse(self.node, heartbeat.sender, self.term, self._now_ms + 1, heartbeat.stamp_ms)
         self._messages_now.append(response)
@@ -581,14 +581,11 @@ class RaftCore:
     # ------------------------------------------------------------------ requests outside of terms
 
     def _step_outside_of_terms(self, message: Message) -> None:
-        match message:
-            case ForwardedProposal() if self.role is Role.LEADER:
-                if is_too_old(message, self._now_ms, self.config):
-                    return
-                with suppress(ProposalRefusedError):  # as if lost on the way: the proposer repeats
-                    self.propose(self._now_ms, message.payloads)
-            case _:
-                pass
+        if self.role is not Role.LEADER or not isinstance(message, ForwardedProposal):
+            return
+        if not is_too_old(message, self._now_ms, self.config):
+            with suppress(ProposalRefusedError):  # as if lost on the way: the proposer repeats
+                self.propose(self._now_ms, message.payloads)
 
     def check_invariants(self) -> None:
         self.log.check_invariants()

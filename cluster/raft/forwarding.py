@@ -47,28 +47,35 @@ from node.ids import NodeName
 class Forwarding:
     """What a follower knows of its leader's clock. See the top of this module."""
 
-    def __init__(self, config: RaftConfig) -> None:
+    def __init__(self, config: RaftConfig, now_ms: int) -> None:
         self._config = config
+        self._started_ms = now_ms
         #: Whose heartbeats it is about, and in which term.
         self._of: tuple[NodeName, int] | None = None
         #: Of when, by the clock of that leader, a proposal is; ``None``: the leader is of a release without stamps.
         self._as_of_ms: int | None = None
 
-    def heard(self, heartbeat: Heartbeat, unproven_ms: int, *, is_proof: bool) -> None:
-        """``is_proof``: it has brought a new proof. ``unproven_ms``: the age of the one before, by the own clock."""
+    def heard(self, heartbeat: Heartbeat, now_ms: int, before_ms: int, after_ms: int) -> None:
+        """As of ``before_ms`` something was proven before, as of ``after_ms`` is now; all by the own clock."""
+        proven_ms = max(before_ms, self._started_ms)
         leader = (heartbeat.sender, heartbeat.term)
         is_first = leader != self._of
         self._of = leader
         if heartbeat.stamp_ms == 0:
             self._as_of_ms = None
-        elif is_proof:
+        elif after_ms > proven_ms:
             self._as_of_ms = heartbeat.stamp_ms
         elif is_first:
+            unproven_ms = now_ms - proven_ms
             self._as_of_ms = heartbeat.stamp_ms - max(0, unproven_ms - self._config.election_timeout_min_ms)
+
+    def goes_to(self, leader: NodeName | None, term: int) -> tuple[NodeName, int] | None:
+        """``leader`` and ``term``, if it was heard in this term; else ``None``."""
+        return self._of if self._of is not None and self._of == (leader, term) else None
 
     def as_of_ms(self, leader: NodeName, term: int) -> int | None:
         """Of a proposal to this leader. Raises `ProposalRefusedError` if no heartbeat of it has come in this term."""
-        if self._of != (leader, term):
+        if self.goes_to(leader, term) is None:
             raise ProposalRefusedError(f"{leader} leads term {term}, and has yet to be heard")
         return self._as_of_ms
 

@@ -161,6 +161,8 @@ class RaftDriver:
         self._stalled: Ready | None = None
         self._refused: ShortageError | None = None
         self._reported_leader: NodeName | None = None
+        #: To which leader, and in which of its terms, what waits has been proposed.
+        self._proposed_to: tuple[NodeName, int] | None = None
 
     def _make_watches(self, pause_after_ms: int) -> tuple[AppliedReports, StandingWatch]:
         notice = PauseNotice(self._config.silence_timeout_ms + VISIBILITY_MARGIN_MS)
@@ -555,13 +557,13 @@ class RaftDriver:
             proposal.future.set_result(applied.outcome)
 
     def _report_leader(self) -> None:
-        leader = self.core.leader
-        if leader == self._reported_leader:
-            return
-        self._reported_leader = leader
-        self._listener.on_leader_change(leader)
-        if leader is not None:
-            self._retry_proposals(self._now_ms(), is_leader_new=True)
+        if self.core.leader != self._reported_leader:
+            self._reported_leader = self.core.leader
+            self._listener.on_leader_change(self.core.leader)
+        if self.core.proposes_to != self._proposed_to:
+            self._proposed_to = self.core.proposes_to
+            if self._proposed_to is not None:
+                self._retry_proposals(self._now_ms(), is_leader_new=True)
 
     def _fail(self, error: StorageError | ConfigError) -> None:
         self._failure = error

@@ -13,7 +13,7 @@ import pytest
 
 from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.raft.core import ProposalRefusedError, RaftConfig
-from cluster.raft.messages import Message
+from cluster.raft.messages import AppendRequest, ForwardedProposal, Heartbeat, Message
 from cluster.raft.storage import RaftStorage
 from cluster.real_world.world import ThreadWorker
 from cluster.runtime.applier import Applied
@@ -227,6 +227,25 @@ async def test_more_proposals_than_the_window_wait_for_their_turn(group: Group) 
     node = group.nodes[follower]
     outcomes = await asyncio.gather(*(node.say(str(i)) for i in range(2500)))
     assert sorted(int(str(outcome)) for outcome in outcomes) == list(range(1, 2501))
+
+
+async def test_what_waits_goes_to_a_leader_at_its_first_heartbeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when it is due again, if another word of the leader came first, by which it could not be stamped."""
+    sent: list[Message] = []
+    monkeypatch.setattr(Mesh, "send_consensus", lambda _mesh, _peer, messages: sent.extend(messages))
+    monkeypatch.setitem(globals(), "DRIVER_CONFIG", DriverConfig(retry_interval_ms=600_000))
+    node = Node(NAMES[1], dict.fromkeys(NAMES, "127.0.0.1:1"), tmp_path, 1)
+    node.driver.start()
+    node.driver.receive([AppendRequest(NAMES[0], NAMES[1], 5, 0, 0, (), 0)])
+    saying = asyncio.ensure_future(node.say("late"))
+    await eventually_async(lambda: node.reports == ["leader n1"], "the leader is known")
+    assert not [message for message in sent if isinstance(message, ForwardedProposal)]
+    node.driver.receive([Heartbeat(NAMES[0], NAMES[1], 5, 0, 0, 70_000, 0)])
+    await eventually_async(lambda: any(isinstance(message, ForwardedProposal) for message in sent), "it is forwarded")
+    saying.cancel()
+    await node.driver.stop()
 
 
 async def test_a_refused_command_raises_at_the_proposer(group: Group) -> None:
