@@ -151,16 +151,17 @@ class Rounds:
     A round is over when the learner holds all that the log had at its beginning; the next one begins as soon as
     something else is missing, which may be at once. Whose last round took less than an election timeout keeps pace: the
     vote costs the others no longer than that. It need not have everything ever, as something may always be on its way.
+    Who was silent for so long has to show it again: what came meanwhile may be much.
     """
 
-    __slots__ = ("_began_ms", "_goal", "_is_quick", "_limit_ms")
+    __slots__ = ("_began_ms", "_goal", "_heard_ms", "_is_quick", "_limit_ms")
 
     def __init__(self, last_index: int, now_ms: int, limit_ms: int) -> None:
         """The first round begins. Rounds of ``limit_ms`` or more are too slow."""
         self._limit_ms = limit_ms
         #: What the log ended with when the round began; ``None``: nothing was missing when the learner was last heard.
         self._goal: int | None = last_index
-        self._began_ms = now_ms
+        self._began_ms = self._heard_ms = now_ms
         #: The last round was quick, or has left nothing to be learned.
         self._is_quick = False
 
@@ -170,8 +171,10 @@ class Rounds:
             self._is_quick = now_ms - self._began_ms < self._limit_ms or match >= last_index
             self._goal = None
         if self._goal is None and match < last_index:
+            self._is_quick = self._is_quick and now_ms - self._heard_ms < self._limit_ms
             self._goal = last_index
             self._began_ms = now_ms
+        self._heard_ms = now_ms
 
     def keeps_pace(self, now_ms: int) -> bool:
         """Its last round was quick, and the present one is not slow yet."""

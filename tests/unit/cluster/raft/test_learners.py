@@ -88,6 +88,16 @@ def test_who_kept_pace_once_and_stays_behind_has_not_learned() -> None:
     assert not teaching.has_learned
 
 
+def test_who_had_everything_and_was_away_has_not_learned_at_its_first_word() -> None:
+    """It could not be given the vote while it kept pace: a change before was not decided."""
+    teaching = Teaching(delay_ms=0)
+    teaching.teach(1000)
+    assert teaching.has_learned
+    teaching.pass_time(50 * ROUND_MS, commits=True)
+    teaching.core.step(teaching.now_ms, HeartbeatResponse(N2, N1, teaching.core.term, teaching.now_ms, 1))
+    assert not teaching.has_learned
+
+
 @pytest.mark.parametrize("idle_ms", [0, 20 * ROUND_MS])
 def test_a_log_that_rested_makes_nobody_slow(idle_ms: int) -> None:
     teaching = Teaching(delay_ms=200)
