@@ -21,7 +21,8 @@ who wait, at x + b + e if nothing newer is proven, with e = `RaftConfig.election
 and a round trip with the quickest majority: where links take milliseconds far less than e, which is a second. If it is
 more than e, a word may come after the pause by so much as it is more: a second or two where links take a second each
 way, or when a line that has held what was said at x lets go and holds again at once. A node that tells those who wait
-because their time is up ends its repeats b earlier (`cluster.runtime.waiting_proposal`).
+because their time is up ends its repeats b earlier (`cluster.runtime.waiting_proposal`); where elections may take so
+long that b is most of that time, when half of it is over: what has got lost must be said again, though it may be late.
 
 What is in the leader's log by then is no late word: it is decided before whatever is proposed later, or never.
 

@@ -256,7 +256,7 @@ class RaftDriver:
         assert request_id not in self._waiting, "a request id is used for one proposal"
         timeout_ms = self._config.proposal_timeout_ms if timeout_ms is None else timeout_ms
         self._last_proposal += 1
-        last_try_ms = self._now_ms() + max(0, timeout_ms - self.core.config.proposal_age_max_ms)
+        last_try_ms = self._now_ms() + max(timeout_ms // 2, timeout_ms - self.core.config.proposal_age_max_ms)
         proposal = WaitingProposal(
             self._last_proposal, payload, self._loop.create_future(), self.core.log.commit, last_try_ms
         )
