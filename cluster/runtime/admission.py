@@ -508,6 +508,8 @@ class Admission:
     def _consider(self, peer: NodeName, credentials: Credentials) -> None:
         """A node that has nothing: let it in if its name is free, and it knows to whom it comes."""
         admitted = self._state.admissions.admitted.get(peer)
+        for name in [name for name in self._awaited if name not in self._state.admissions.admitted]:
+            del self._awaited[name]  # it was forgotten: who is let in under its name, the same even, comes anew
         is_free = peer not in self._state.members and (
             self._meant(peer) is None or (admitted is not None and peer not in self._group.core.voters)
         )

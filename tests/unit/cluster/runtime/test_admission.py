@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -281,6 +282,26 @@ def test_who_was_let_in_and_does_not_come_makes_room_for_another_directory() -> 
     again = Node(N4, second.disk, members=(*NAMES, N4), told_to_join=n1.file.current.group)
     n1.meets(again)
     assert again.file.current.group == n1.file.current.group
+
+
+def test_who_was_forgotten_and_is_let_in_again_has_as_much_time_to_come_as_before() -> None:
+    n1, _, _ = founded()
+    first, second = (Node(N4, members=(*NAMES, N4), told_to_join=n1.file.current.group) for _ in range(2))
+    first.gate.heed(N1, n1.gate.credentials(N4))
+
+    def call_twice() -> None:
+        """The second time it is known to have been let in."""
+        for _ in range(2):
+            with suppress(HandshakeError):
+                n1.hears(first)
+
+    call_twice()
+    n1.now_ms += 10 * COMING_MS
+    n1.state.admissions.forget(ForgetNode(N4), None)
+    call_twice()
+    with pytest.raises(HandshakeError):
+        n1.meets(second)
+    assert [command.identity for command in n1.let_in] == [first.identity] * 2
 
 
 def joined() -> tuple[Node, Node, Node]:
