@@ -9,7 +9,9 @@ gives way only if nobody of its group has been found for long enough:
   cut and members that are started again are back by then.
 - *Who has just started* knows nothing of the others: they may live, or have all been started again after they were
   lost, and such ones are to elect nobody (they would be a second cluster). So it waits for its leader as long as an
-  election takes, and does not stand meanwhile; its vote for another counts, and may be what the others need.
+  election takes, and does not stand meanwhile; its vote for another counts, and may be what the others need. If it
+  stood still meanwhile (its process was stopped, its disk was slow) it has looked for nobody: of the time between two
+  words of the survivor, which come about once in a second, the shortest election timeout counts at most.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class LivingGroup:
         self._core = core
         self._linked = linked
         self._now_ms = now_ms
-        self._started_ms = now_ms()
+        #: So long a node that has just started has waited for its leader, up to the last word of the survivor.
+        self._waited_ms = 0
+        self._asked_ms = now_ms()
         #: When this node was last linked with a majority; 0 if never.
         self._together_ms = 0
 
@@ -45,8 +49,13 @@ class LivingGroup:
 
     @property
     def lives(self) -> bool:
-        """It is known to. False: it may live all the same."""
-        return self._core.leader is not None or (self._core.last_led_ms is not None and self._is_together)
+        """It is known to. False: it may live all the same.
+
+        Who does not stand keeps a leader in mind that it has not heard for long.
+        """
+        core = self._core
+        is_led = core.is_leader or core.has_quorum(self._now_ms())
+        return is_led or (core.last_led_ms is not None and self._is_together)
 
     def gives_way(self) -> bool:
         """To a group that goes on for this one: nobody was found for long enough. To be asked at each of its words."""
@@ -55,10 +64,16 @@ class LivingGroup:
         now_ms = self._now_ms()
         led_ms = self._core.last_led_ms
         if led_ms is None:
-            until_ms = self._started_ms + ELECTIONS * self._core.config.election_timeout_max_ms
-            self._core.wait_for_leader(until_ms)
-            return now_ms >= until_ms
+            return self._has_waited(now_ms)
         return now_ms - max(led_ms, self._together_ms) >= LIFE_GRACE_MS
+
+    def _has_waited(self, now_ms: int) -> bool:
+        config = self._core.config
+        wait_ms = ELECTIONS * config.election_timeout_max_ms
+        self._core.wait_for_leader(now_ms + wait_ms)
+        self._waited_ms += min(now_ms - self._asked_ms, config.election_timeout_min_ms)
+        self._asked_ms = now_ms
+        return self._waited_ms >= wait_ms
 
     @property
     def _is_together(self) -> bool:

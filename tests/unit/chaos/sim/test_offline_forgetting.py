@@ -142,6 +142,27 @@ def test_a_majority_that_lives_is_not_ended_by_a_survivor_while_one_of_it_is_sta
     assert_the_majority_lives(lab)
 
 
+@pytest.mark.parametrize("restarted", ["the leader", "the follower"])
+def test_a_majority_that_lives_is_not_ended_by_a_survivor_if_one_of_it_stands_still_after_its_start(
+    lab: Lab, restarted: str
+) -> None:
+    """Longer than it would wait for its leader: it has looked for nobody meanwhile."""
+    leader = forget_a_living_majority(lab)
+    (follower,) = {"n1", "n2"} - {leader}
+    victim = leader if restarted == "the leader" else follower
+    lab.cluster.kill(victim)
+    lab.pass_time(1)
+    lab.cluster.isolate_end("n3")
+    lab.pass_time(0.5)
+    lab.start(victim)
+    lab.pass_time(0.1)
+    lab.cluster.pause(victim)
+    lab.pass_time(6)
+    lab.cluster.pause_end(victim)
+    lab.pass_time(30)
+    assert_the_majority_lives(lab)
+
+
 def test_a_majority_that_lives_is_not_ended_by_a_survivor_while_its_link_is_cut(lab: Lab) -> None:
     forget_a_living_majority(lab)
     lab.cluster.cut("n1", "n2")

@@ -7,10 +7,12 @@ import logging
 import pytest
 
 from cluster.metadata.commands import ForgetNode
-from cluster.raft.messages import Heartbeat
+from cluster.metadata.records import AdmittedRecord
+from cluster.raft.messages import AppendRequest, Heartbeat
 from cluster.runtime.living_group import LIFE_GRACE_MS
 from cluster.transport.mesh_port import HandshakeError
-from tests.support.gates import N1, N3, Node, founded
+from node.ids import Incarnation
+from tests.support.gates import N1, N3, N4, Node, founded
 
 #: Longer than a follower waits for its leader.
 MISSED_MS = 2001
@@ -83,6 +85,24 @@ def test_who_follows_a_leader_stays() -> None:
     follow(n2, n3)
     hear_of(n2, n1)
     assert n2.refusals == []
+
+
+def test_who_only_learns_gives_way_too() -> None:
+    """It never stands, and keeps in mind a leader that has gone without a word."""
+    n1, _, n3 = given_up()
+    n4 = Node(N4, told_to_join=n3.file.current.group)
+    n4.file.join(n3.file.current.group, (), 1)
+    log = n3.core.log
+    entries = log.slice(1, log.last_index + 1, 1 << 20)
+    n4.core.step(0, AppendRequest(N3, N4, n3.core.term, 0, 0, entries, log.commit))
+    follow(n4, n3)
+    n1.state.admissions.admitted[N4] = AdmittedRecord(N4, n4.identity, "n4:1", Incarnation(0))
+    pass_time(n4, LIFE_GRACE_MS - 1)
+    hear_of(n4, n1)
+    assert n4.begun_again_after == []
+    pass_time(n4, 1)
+    hear_of(n4, n1)
+    assert (n4.refusals, n4.begun_again_after) == ([], [n4.incarnation])
 
 
 def test_who_has_just_started_waits_for_its_leader_and_stands_for_nothing_meanwhile() -> None:
