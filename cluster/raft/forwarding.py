@@ -28,7 +28,8 @@ What is in the leader's log by then is no late word: it is decided before whatev
 
 **Slow lines.** On the way the proposal has aged by the way of the heartbeat, up to two of its intervals, and its own
 way: 2.2 s where links take a second each way, and b is 3 s. If every link does, there is a new proof only once in a
-round trip; then of the repeats, two in a second, those get through that follow it within some 0.8 s.
+round trip; then of the repeats, two in a second, those get through that follow it within some 0.8 s. Where a line takes
+1.5 s each way nothing gets through, though its node hears enough to serve clients: what they declare is not decided.
 
 **Before the first proof** of a leader its first heartbeat in the term counts, which comes with the news that it
 leads. That proves nothing of what the follower has said, so the stamp is taken for older, by as much as the latest
