@@ -16,7 +16,8 @@ queue. So a slow mirror costs a comparison, never memory.
 That bounds one conversation. All queues share the link to a node, and what waits for that is bounded as well, by its
 end (`cluster.transport.outbox`). So batches wait as long as the link is congested; the passing of time looks again. A
 mirror that confirms wait for is not left without: it has one batch on its way all the same, a small one, because a
-link that was broken for a moment leaves as many such mirrors as there are queues (`CONGESTED_PARTS`).
+link that was broken for a moment leaves as many such mirrors as there are queues (`CONGESTED_PARTS`). A mirror that has
+no space on its disk gets no batch before it has: what it applies and cannot write stays in its memory.
 """
 
 from __future__ import annotations
@@ -358,6 +359,8 @@ class Conversations:
 
     def _fill(self, progress: MirrorProgress, turn: int, is_link_full: bool) -> None:
         while progress.state is MirrorState.FILLING and progress.lacking:
+            if progress.is_disk_full:
+                return  # it would keep in memory what it cannot write, which may be all of the queue
             is_busy = progress.in_flight_bytes > self._settings.window_bytes // 2
             if is_busy or progress.in_flight_sync_batches >= SYNC_BATCHES_IN_FLIGHT:
                 return
