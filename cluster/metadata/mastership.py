@@ -18,8 +18,10 @@ that lives and has opened its copy can propose. The rules:
 2. **Before it takes service a master touches nothing**: it attaches to no mirror, so no copy is trimmed to one that
    was merely named, and it neither delivers nor confirms.
 3. **Who is elected** when the master is gone: the oldest synchronised mirror; else the oldest complete one; else, if
-   the policy says ``always``, the oldest following one, which may lack something (`lossy_promotions` counts it when it
-   takes service). Else nobody: the queue is down until a complete copy comes back, and the first that does is elected.
+   the policy says ``always``, a node that is up and has a complete copy on its disk (it was dropped just before), else
+   the oldest following mirror, which may lack something (`lossy_promotions` counts it when it takes service). Else
+   nobody: the queue is down until a complete copy comes back, and the first that does is elected. (A node that is up
+   says so by itself, if its copy can be opened: `cluster.runtime.presence`.)
    A copy that only restarted is not following, so that it came back first gives it no claim. An incomplete master that
    has not taken service yet gives way to a complete copy that returns.
 4. **Placement waits for service.** No mirror is added or discarded by policy while the queue waits: a newcomer
@@ -40,7 +42,7 @@ is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -60,6 +62,8 @@ REPLACING_MIRRORS = 3
 #: As long as there is a synchronised mirror no other is handed over to, though it be complete (it restarted): what the
 #: master knew when it asked may be old when that is committed.
 HANDING_TO_HEIRS = 3
+#: Who was dropped and is complete still goes before a mirror that may lack something.
+ELECTING_DROPPED = 3
 LATEST_VERSION = 3
 
 FIRST_EPOCH = Epoch(1)
@@ -189,12 +193,16 @@ def _elect(record: MastershipRecord, node: NodeName) -> MastershipRecord:
     return elected if node in record.complete else replace(elected, synchronised=())
 
 
-def _elect_any(record: MastershipRecord, is_loss_allowed: bool) -> MastershipRecord:
-    """The master is gone: name the best of the mirrors, or wait for a complete copy (rule 3)."""
+def _elect_any(record: MastershipRecord, is_loss_allowed: bool, up: Collection[NodeName] = ()) -> MastershipRecord:
+    """The master is gone: name the best of the mirrors, or wait for a complete copy (rule 3).
+
+    ``up`` as in `node_down`.
+    """
     if complete := heirs(record):
         return _elect(record, complete[0])
     if is_loss_allowed and record.following:
-        return _elect(record, record.following[0])
+        dropped = (node for node in record.complete if node in up)
+        return _elect(record, next(dropped, record.following[0]))
     if not record.complete:
         return _elect_incomplete(record)
     awaited = record.master if record.master in record.complete else record.complete[0]
@@ -256,9 +264,10 @@ def is_loss_allowed(policy: Mapping[str, Any], reason: Literal["failure", "shutd
 
 
 def node_down(
-    record: MastershipRecord, node: NodeName, is_loss_allowed: bool, is_durable: bool
+    record: MastershipRecord, node: NodeName, is_loss_allowed: bool, is_durable: bool, up: Collection[NodeName] = ()
 ) -> MastershipRecord | None:
-    """``node`` is gone. ``is_loss_allowed``: a following mirror may take over (``always``).
+    """``node`` is gone. ``is_loss_allowed``: a following mirror may take over (``always``). ``up``: nodes that are up,
+    if what they have of the queue survives that they leave the record.
 
     ``None``: nothing of the queue is left, it is to be deleted.
     """
@@ -266,7 +275,7 @@ def node_down(
         return drop_mirror(record, node)
     if not record.mirrors and not is_durable:
         return None
-    return _elect_any(record, is_loss_allowed)
+    return _elect_any(record, is_loss_allowed, up)
 
 
 def node_up(record: MastershipRecord, node: NodeName, is_copy_lost: bool) -> MastershipRecord:

@@ -400,7 +400,10 @@ class MetadataState(RecordChanges):
     def _lose_replica(self, queue: QueueRecord, node: NodeName, reason: Literal["failure", "shutdown"]) -> None:
         record = self.masterships[queue.queue_id]
         is_loss_allowed = self._is_loss_allowed(queue, reason)
-        self._follow(queue, rules.node_down(record, node, is_loss_allowed, queue.durable), "elected")
+        # Of a queue that is not durable a node has nothing any more when it has left the record.
+        is_asked = queue.durable and node == record.master and self.rules_version >= rules.ELECTING_DROPPED
+        up = self.running_nodes() if is_asked else ()
+        self._follow(queue, rules.node_down(record, node, is_loss_allowed, queue.durable, up), "elected")
 
     def _follow(self, queue: QueueRecord, new: MastershipRecord | None, elected: ChangeReason) -> None:
         """Take over what the rules make of a record; ``None``: delete the queue. ``elected``: why the epoch rose."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -37,10 +38,10 @@ def mirrors_that_never_followed_take_over(patches: Patches) -> None:
     """Where a loss is allowed any mirror is elected, also one that has heard no living master since its start."""
     elect = rules._elect_any
 
-    def any_mirror(record: MastershipRecord, is_loss_allowed: bool) -> MastershipRecord:
+    def any_mirror(record: MastershipRecord, is_loss_allowed: bool, up: Collection[NodeName] = ()) -> MastershipRecord:
         if is_loss_allowed and record.mirrors and not rules.heirs(record):
             return rules._elect(record, record.mirrors[0])
-        return elect(record, is_loss_allowed)
+        return elect(record, is_loss_allowed, up)
 
     patches.setattr(rules, "_elect_any", any_mirror)
 

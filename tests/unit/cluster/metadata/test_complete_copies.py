@@ -27,6 +27,7 @@ from cluster.metadata.errors import (
     StaleMastershipError,
     StillServedError,
 )
+from cluster.metadata.kinds import FIRST_PROTOCOL, NEWEST_PROTOCOL
 from cluster.metadata.mastership import last_served_epoch
 from cluster.metadata.records import MastershipRecord
 from node.ids import Epoch, NodeName, QueueId
@@ -74,6 +75,41 @@ def test_a_master_that_dies_before_it_takes_service_has_made_nobody_incomplete()
     assert show(cluster.record()) == "n3 | - | epoch 3 | down | complete n1 n2 n3"
     cluster.up("n1", 2)
     assert show(cluster.record()) == "n1 | - | epoch 4 | elected | complete n1 n2 n3"
+
+
+def dropped_beside_a_follower(protocol: int = NEWEST_PROTOCOL, **options: Any) -> StateUnderTest:
+    """Master n1 has had n2 dropped, which has everything, and is yet to go on without it; n3 only follows."""
+    cluster = StateUnderTest("n1", "n2", "n3", protocol=protocol)
+    cluster.policy({"ha-mode": "nodes", "ha-params": ["n1", "n2"]})
+    record = cluster.declare(**options)
+    cluster.policy(ALL)
+    follows(cluster, N3)
+    cluster.apply(DropMirror(record.queue_id, record.epoch, N2))
+    assert show(cluster.record()) == "n1 | n3+ | epoch 1 | complete n1 n2"
+    return cluster
+
+
+def test_a_complete_copy_that_was_dropped_goes_before_one_that_may_lack_something() -> None:
+    cluster = dropped_beside_a_follower()
+    cluster.down("n1")
+    assert show(cluster.record()) == "n2 | n3+ | epoch 2 | elected | complete n1 n2"
+    cluster.serve()
+    assert show(cluster.record()) == "n2 | n3 | epoch 2"
+
+
+def test_a_dropped_mirror_that_dies_before_it_serves_leaves_the_queue_to_who_follows() -> None:
+    cluster = dropped_beside_a_follower()
+    cluster.down("n1")
+    cluster.down("n2")
+    cluster.serve()
+    assert show(cluster.record()) == "n3 | - | epoch 3 | lossy 1"
+
+
+@pytest.mark.parametrize("options", [{"durable": False}, {"protocol": FIRST_PROTOCOL}])
+def test_who_was_dropped_is_passed_over_if_it_has_nothing_left_or_not_all_know_the_rule(options: Any) -> None:
+    cluster = dropped_beside_a_follower(**options)
+    cluster.down("n1")
+    assert show(cluster.record()) == "n3 | - | epoch 2 | elected | complete n1 n2"
 
 
 def test_a_mirror_that_the_master_never_reached_is_not_promoted_whatever_the_policy_says() -> None:
