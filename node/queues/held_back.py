@@ -2,7 +2,8 @@
 
 They wait for the fate of a queue that is closed, or for what returns to a full one (`QueueProcess.publish`); and
 whoever publishes meanwhile, or while they are taken, is behind them. Their publishers have credit, so there is a bound
-to it, but those of a hundred channels are many: they are taken in pieces.
+to it, but those of a hundred channels are many: they are taken in pieces. And all of these may come in one turn, sent
+again to a new master; then the most of them wait, too (`HeldBack.must_wait`).
 
 A purge takes along what waits, for it was published before. It would cost as much to take all of that at once as to let
 it in. So it waits on, and is *purged* when it is its turn: accepted and gone at once.
@@ -33,7 +34,7 @@ class HeldBatch(NamedTuple):
 class HeldBack:
     """See the module text."""
 
-    __slots__ = ("_batches", "_first_taken", "messages", "purged")
+    __slots__ = ("_batches", "_first_taken", "messages", "purged", "taken")
 
     def __init__(self) -> None:
         #: None is empty.
@@ -44,11 +45,20 @@ class HeldBack:
         self.messages = 0
         #: The first so many of them are purged.
         self.purged = 0
+        #: So many were taken at once since the last drain.
+        self.taken = 0
 
     @property
     def unpurged(self) -> int:
         """Those that will be in the queue, if it takes them."""
         return self.messages - self.purged
+
+    def must_wait(self, count: int, at_once_max: int) -> bool:
+        """If others do, or if so many were taken at once in this turn; else these are. Batches are not cut for that."""
+        if self.messages or self.taken >= at_once_max:
+            return True
+        self.taken += count
+        return False
 
     def add(self, batch: HeldBatch) -> None:
         """It has one message at least."""

@@ -22,8 +22,7 @@ Confirms. The token for the backing queue is ``(channel, publish_seq)``; one eff
 Deleting takes two steps, because the decision must be agreed on by the cluster: `seal_for_delete` checks the
 conditions and holds back later publishes, so that the answer stays true; then the queue is deleted (`delete`), or it is
 known that it will not be (`unseal`) and the held publishes go on as if nothing had been. Who wants to use the queue
-meanwhile waits for the outcome, too (`when_unsealed`). A mastership that ends is closed to further use likewise, but by
-nobody who wants the queue deleted (`hold`).
+meanwhile waits, too (`when_unsealed`). A mastership that ends is closed likewise, but for no deletion (`hold`).
 
 Credit. What a channel may publish is granted by `QueueFlow`: a batch counts as processed when `publish` has taken it,
 and the grants wait while the store or a mirror is behind. Publishes that the seal holds back are not processed.
@@ -162,7 +161,7 @@ class QueueProcess:
         """
         if not messages:
             return
-        if self._publishes_wait or self._held_back.messages:
+        if self._publishes_wait or self._held_back.must_wait(len(messages), 4 * LET_IN_MAX):
             self._held_back.add(HeldBatch(channel, messages, publish_seqs, is_resent, self.flow.tally(channel)))
             return
         self._take(channel, messages, publish_seqs, is_resent)
@@ -557,6 +556,7 @@ class QueueProcess:
         """
         self._returns.step()
         self._let_in()
+        self._held_back.taken = 0
         self._dispatch(DISPATCH_MAX)
         if self._is_over_limit:
             self._drop_excess(DROP_MAX)

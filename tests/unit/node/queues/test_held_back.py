@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from node.errors import ChannelError
-from node.ids import SeqId
+from node.ids import ORIGIN_BYTES, SeqId
 from node.queues import queue_process
 from node.queues.events import ConfirmPublished
 from node.queues.queue_process import LET_IN_MAX
@@ -120,6 +121,39 @@ def test_a_queue_that_is_sealed_again_holds_back_what_it_had_not_taken() -> None
     bench.process.unseal()
     drained(bench)
     assert bench.process.ready == LET_IN_MAX + 1
+
+
+# --- more than a turn has time for ---
+
+
+def test_what_a_hundred_channels_send_a_new_master_in_one_turn_is_taken_in_many() -> None:
+    bench = QueueBench()
+    for of in range(1, 101):
+        messages = [message(each, from_origin=of) for each in range(1, 401)]
+        bench.process.publish(channel(of), messages, range(1, 401), is_resent=True)
+    bench.check()
+    taken = [bench.process.ready]
+    assert taken[0] < 5 * LET_IN_MAX
+    said = bench.drain()
+    while bench.process.has_more:
+        taken.append(bench.process.ready)
+        said += bench.drain()
+    assert max(after - before for before, after in pairwise(taken)) <= LET_IN_MAX
+    assert answered(said, "confirm") == len(bodies(bench)) == 100 * 400
+    counters: dict[bytes, list[int]] = {}
+    for each in bench.storage.ready_messages():
+        counters.setdefault(each.msg_id[:ORIGIN_BYTES], []).append(int(each.body))
+    assert all(each == list(range(1, 401)) for each in counters.values()), "each channel's in order"
+
+
+def test_the_next_turn_has_time_for_as_many_more() -> None:
+    bench = QueueBench()
+    for _ in range(3):
+        for _ in range(4):
+            bench.publish(LET_IN_MAX)
+        assert bench.process.held_back == 0
+        bench.drain()
+    assert bench.process.ready == 12 * LET_IN_MAX
 
 
 # --- purge ---
