@@ -6,7 +6,7 @@ the answer is there at once, otherwise the caller waits for `CallGoesOn` and pro
 Why the caller proceeds, and not the call by itself: a caller hears of things a turn of the loop after they happened,
 and decides by what is true then. A queue that was down by one committed record and up again by the next refuses nobody.
 An answer to `consume` or `get` whose session was replaced meanwhile is not heard, the question is asked again: what the
-answer gave is gone.
+answer gave is gone. But not a message that nobody acknowledges, which its queue has forgotten.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class ChannelCalls:
         assert call.state in (CallState.READY, CallState.ANSWERED), "its caller was told to wait, or that it is over"
         if call.answer is not None:
             answer, call.answer, call.state = call.answer, None, CallState.READY
-            if self._still_means_something(call):
+            if self._still_means_something(call, answer):
                 return self._accepted(call, answer)
         route = self._open_route(call)
         if route is None:
@@ -148,9 +148,9 @@ class ChannelCalls:
         answer_here = self._ask_here(route, call)
         return None if answer_here is None else self._accepted(call, answer_here)
 
-    def _still_means_something(self, call: Call) -> bool:
+    def _still_means_something(self, call: Call, answer: Answer) -> bool:
         """What `consume` and `get` gave is gone with a session that was replaced before the caller came to hear."""
-        if call.question.verb not in BOUND_TO_SESSION:
+        if call.question.verb not in BOUND_TO_SESSION or (call.question.no_ack and answer.delivery is not None):
             return True
         return call.route is not None and call.route.session == call.session
 

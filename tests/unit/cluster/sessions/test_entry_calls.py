@@ -210,6 +210,29 @@ def test_an_answer_not_heard_before_the_queue_was_deleted(
             opened.proceeds(call)
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_what_nobody_acknowledges_is_heard_though_its_session_was_replaced_or_the_queue_deleted(
+    opened: EntryBench, is_deleted: bool
+) -> None:
+    """Its queue has forgotten it: it would be nowhere."""
+    call = opened.asks(Question("get", no_ack=True))
+    opened.proceeds(call)
+    opened.hears(
+        SessionReply(QUEUE, 1, call.call_id, number=3, seq_id=SeqId(5), envelope=message(1, b"got").envelope())
+    )
+    if is_deleted:
+        opened.queue_is_deleted()
+    else:
+        opened.moves("n3", 2)
+        opened.accepts(2)
+    opened.sent()
+    heard = opened.proceeds(call)
+    assert heard is not None
+    assert heard.delivery is not None
+    assert (heard.number, heard.delivery.message.body, opened.told()) == (3, b"got", [])
+    assert call.state is CallState.OVER
+
+
 def test_an_answer_after_the_end_of_its_session_is_none(opened: EntryBench) -> None:
     call = opened.asks(COUNTS)
     opened.proceeds(call)
