@@ -106,6 +106,7 @@ def test_progress_is_told_in_percent_of_what_was_read() -> None:
     node.queues.follow(Q, mastership(Q, N1))
     for first in range(1, 8 * 4096, 4096):
         node.publish(Q, first, 4096)
+        node.turn()
         node.sync()
     crash(node)
     node.queues.follow(Q, mastership(Q, N1))

@@ -165,6 +165,7 @@ def test_a_large_excess_goes_with_the_drains_oldest_first() -> None:
 def test_publishes_meanwhile_are_taken_and_the_excess_shrinks_all_the_same() -> None:
     bench = QueueBench()
     bench.publish(5_000)
+    bench.process.drain()
     bench.process.set_options(queue_options({}, {"max-length": 100}))
     before = bench.process.ready
     for _ in range(10):
@@ -195,6 +196,7 @@ def test_a_consumer_gets_what_it_can_take_before_anything_is_dropped() -> None:
 def test_bytes_are_dropped_in_steps_as_well() -> None:
     bench = QueueBench()
     bench.publish(5_000, body=b"12345678")
+    bench.process.drain()
     bench.publish(1, body=b"x" * 100)
     bench.process.set_options(queue_options({}, {"max-length-bytes": 120}))
     assert bench.process.ready == 5_001 - DROP_AT_ONCE
