@@ -77,5 +77,5 @@ class LivingGroup:
 
     @property
     def _is_together(self) -> bool:
-        voters = self._core.voters
-        return 2 * sum(name == self._core.node or name in self._linked for name in voters) > len(voters)
+        core = self._core
+        return sum(name == core.node or name in self._linked for name in core.voters) >= core.log.quorum

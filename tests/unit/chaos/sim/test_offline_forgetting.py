@@ -113,6 +113,15 @@ def forget_a_living_majority(lab: Lab) -> str:
     return rival
 
 
+def kill_one_of_a_living_majority(lab: Lab, which: str) -> str:
+    """Which node that was."""
+    leader = forget_a_living_majority(lab)
+    (follower,) = {"n1", "n2"} - {leader}
+    victim = leader if which == "the leader" else follower
+    lab.cluster.kill(victim)
+    return victim
+
+
 def assert_the_majority_lives(lab: Lab) -> None:
     assert sorted(lab.cluster.nodes) == list(NAMES)
     lab.check_invariants()
@@ -129,10 +138,7 @@ def test_a_majority_that_lives_is_not_ended_by_a_survivor_while_one_of_it_is_sta
     lab: Lab, restarted: str
 ) -> None:
     """It follows no leader then, nor does the other, which has lost its majority for the moment."""
-    leader = forget_a_living_majority(lab)
-    (follower,) = {"n1", "n2"} - {leader}
-    victim = leader if restarted == "the leader" else follower
-    lab.cluster.kill(victim)
+    victim = kill_one_of_a_living_majority(lab, restarted)
     lab.pass_time(3)
     assert leaders(lab) == ["n3"]
     lab.cluster.isolate_end("n3")
@@ -147,10 +153,7 @@ def test_a_majority_that_lives_is_not_ended_by_a_survivor_if_one_of_it_stands_st
     lab: Lab, restarted: str
 ) -> None:
     """Longer than it would wait for its leader: it has looked for nobody meanwhile."""
-    leader = forget_a_living_majority(lab)
-    (follower,) = {"n1", "n2"} - {leader}
-    victim = leader if restarted == "the leader" else follower
-    lab.cluster.kill(victim)
+    victim = kill_one_of_a_living_majority(lab, restarted)
     lab.pass_time(1)
     lab.cluster.isolate_end("n3")
     lab.pass_time(0.5)
