@@ -17,7 +17,7 @@ from node.errors import DiskFullError, StorageError
 from node.ids import QueueId
 from node.pieces import at_once
 from node.queues.vhost_store import VHOST_FILE_NAME, VhostStore, vhost_directory
-from node.store.disk.disk import DiskFile, RealDisk
+from node.store.disk.disk import FREEING, DiskFile, RealDisk
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import WRITE_EVERY_MS
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
@@ -412,6 +412,7 @@ def test_an_opening_of_a_vhost_that_fails_leaves_no_file_open(
     filled = NodeQueueFiles(RealDisk(), str(tmp_path), GroupCommit(), StoreConfig(), lambda: 0.0)
     open_at_once(filled, RECORD).publish(publications(1, 3, body=bytes(5000)))
     filled.close()
+    FREEING.wait()  # what was unlinked is let go beside us
     before = open_descriptors(tmp_path)  # of files that wait for their sync
     files = NodeQueueFiles(RealDisk(), str(tmp_path), GroupCommit(), StoreConfig(), lambda: 0.0)
     really_open = RealDisk.open
@@ -428,6 +429,7 @@ def test_an_opening_of_a_vhost_that_fails_leaves_no_file_open(
     with pytest.raises(StorageError):
         open_at_once(files, RECORD)
     files.vhost_failed("/")
+    FREEING.wait()
     assert open_descriptors(tmp_path) == before
 
 

@@ -333,6 +333,7 @@ def test_a_queue_that_cannot_be_closed_cleanly_gives_its_descriptors_back(
                 queue.terminate()
         assert queue.engine.has_failed
     run_sync_round(group_commit)
+    FREEING.wait()  # what was unlinked is let go beside us
     assert open_descriptors(tmp_path) == before
 
 
