@@ -59,6 +59,7 @@ THRESHOLDS = (
     Threshold("node.queues.vhost_store", "MAINTENANCE_MESSAGES", (1, 10)),
     Threshold("node.queues.vhost_store", "LOOKED_AT_MAX", (1, 10)),
     Threshold("node.queues.vhost_store", "WARMED_ENTRIES", (1, 10)),
+    Threshold("node.queues.local_replica", "PREPARED_ENTRIES", (10, 100)),
     Threshold("node.queues.vhost_store", "QUEUES_PER_STEP", (1,)),
     Threshold("node.queues.vhost_store", "QUEUES_COUNTED_PER_STEP", (1,)),
     Threshold("node.queues.paging", "OPERATIONS_PER_LOOK", (1, 10)),

@@ -59,6 +59,7 @@ from cluster.mirroring.sync import (
 )
 from node.ids import NodeName, OriginId, SeqId
 from node.queues.replica import ReplicaQueue, SeqRange
+from node.store.steps import Steps
 
 #: As `WINDOW_BYTES` (`cluster.mirroring.settings`), in frames.
 WINDOW_FRAMES = 4096
@@ -127,6 +128,8 @@ class Conversations:
         #: So mirrors must not take what is below the counters of its origins for known.
         self._may_have_refused = settings.refuses_publishes
         self._throttle = SyncThrottle(settings.sync_throughput_bytes)
+        #: Of the attaches that are due, while it lasts.
+        self._preparation: Steps[None] | None = None
 
     # --- the record and the links -------------------------------------------------------------------------------------
 
@@ -172,6 +175,7 @@ class Conversations:
     def link_up(self, node: NodeName) -> None:
         """The links to and from ``node`` work, anew: what was in flight is lost."""
         self._reachable.add(node)
+        self._preparation = None  # what it has looked at may have changed while nobody waited
         self._forget_reports(node)
         progress = self.mirrors.get(node)
         if progress is not None:
@@ -206,6 +210,16 @@ class Conversations:
     def probing(self) -> list[MirrorProgress]:
         """Mirrors to which an attach is due."""
         return [progress for progress in self.mirrors.values() if progress.state is MirrorState.PROBING]
+
+    def prepare_attaches(self) -> bool:
+        """Compute some of what an attach describes. False while more of it is left for the turns to come: a queue may
+        have millions of messages that nobody has compared yet. Raises `StorageError`."""
+        if self._preparation is None:
+            self._preparation = self._local.prepare_digests()
+        if next(self._preparation, self) is None:
+            return False
+        self._preparation = None
+        return True
 
     @property
     def wants_turn(self) -> bool:

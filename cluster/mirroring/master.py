@@ -233,7 +233,7 @@ class MirroredQueue:
             if self._is_ending and not self._has_said_end:
                 self._has_said_end = True
                 conversations.say_end(self._cut_turn, self.local.delivered_below)
-            if probing and self._service.may_deliver and not self.is_fenced:
+            if probing and self._service.may_deliver and not self.is_fenced and conversations.prepare_attaches():
                 origins = self._vouched_origins()
                 conversations.begin_attaches(probing, self._cut_turn, self._horizon, origins, as_of_index)
                 self._has_said_end = False  # they have heard a horizon

@@ -1,8 +1,8 @@
 """Digests of a queue's content by segments, by which replicas are compared (`node.queues.replica.SegmentDigest`).
 
 A digest is kept until its segment changes, of which the content tells. What is missing is computed when it is asked
-for, and before that in small steps (`warm`), so that an attach of a queue with millions of messages on disk does not
-stop the loop for reading them.
+for, and before that in small steps, so that an attach of a queue with millions of messages does not stop the loop:
+ahead for those on disk (`warm`), and for all that are left just before (`LocalReplica.prepare_digests`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,23 @@ class SegmentDigests:
         known = self._known
         return [known.get(segment) or self._compute(segment, entries) for segment, entries in counts]
 
+    def knows(self, segment: int) -> bool:
+        """True if the segment has not changed since its digest was computed."""
+        return segment in self._known
+
+    def compute(self, segment: int, entries: int) -> int:
+        """Compute the digest of a segment with ``entries`` live messages before it is asked for. Returns what it cost,
+        in entries of version 2 of the index. Raises `StorageError`, which takes the queue out of service."""
+        self._compute(segment, entries)
+        first, delta = segment * DIGEST_SEGMENT_ENTRIES, self._content.stages.delta
+        is_read = delta.count and first < delta.end and first + DIGEST_SEGMENT_ENTRIES > delta.start
+        return entries * (self._entry_cost if is_read else 1)
+
+    @property
+    def _entry_cost(self) -> int:
+        return V1_ENTRY_COST if self._content.index.version == 1 else 1
+
     def _compute(self, segment: int, entries: int) -> SegmentDigest:
-        """Digest of a segment with ``entries`` live messages."""
         digest = self._known[segment] = digest_of(segment, entries, self.msg_ids(segment))
         self._content.observer = self
         return digest
@@ -101,7 +116,7 @@ class SegmentDigests:
         Returns what it cost, in entries of version 2 of the index; that is more than ``cost_max`` by one segment at
         most. A failure takes the queue out of service.
         """
-        entry_cost = V1_ENTRY_COST if self._content.index.version == 1 else 1
+        entry_cost = self._entry_cost
         segments = self._wholly_on_disk
         cost = 0
         with suppress(StorageError):

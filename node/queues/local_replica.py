@@ -32,6 +32,10 @@ from node.store.queue_storage import QueueStorage
 from node.store.shared.config import StoreConfig
 from node.store.steps import Steps
 
+#: Entries of which digests are computed in one turn before an attach describes them, and one segment more: some
+#: milliseconds.
+PREPARED_ENTRIES = 32_768
+
 
 def _pieces(first: int, end: int) -> Iterator[tuple[int, int, int]]:
     """The positions [first, end) cut where digest segments end: (segment, first, end) each."""
@@ -263,6 +267,18 @@ class LocalReplica:
     def digests(self) -> list[SegmentDigest]:
         """See `ReplicaQueue.digests`. Computed for segments that changed since the last call, or since `warm`."""
         return self._digests.of(self.live_counts())
+
+    def prepare_digests(self) -> Steps[None]:
+        """See `ReplicaQueue.prepare_digests`."""
+        digests = self._digests
+        digests.expect()
+        cost = 0
+        for segment, _ in self.live_counts():
+            if cost >= PREPARED_ENTRIES:
+                yield None
+                cost = 0
+            if not digests.knows(segment) and (entries := len(self.live_positions(segment))):
+                cost += digests.compute(segment, entries)
 
     def msg_ids(self, segment: int) -> list[MsgId]:
         """See `ReplicaQueue.msg_ids`."""

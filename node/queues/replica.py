@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from node.ids import Epoch, MsgId, OriginId, SeqId
 from node.message import Message
 from node.queues.backing_queue import BackingQueue
+from node.store.steps import Steps
 
 #: Seq ids per digest segment: the same as entries per index file, so that a digest is cheap to keep per file.
 DIGEST_SEGMENT_ENTRIES = 4096
@@ -84,6 +85,10 @@ class ReplicaQueue(BackingQueue, Protocol):
     def digests(self) -> list[SegmentDigest]:
         """One digest per segment that has a live message, ascending. Reads what is on disk only, without checking it
         entry by entry (see `node.store.index.index.QueueIndex.msg_ids`)."""
+
+    def prepare_digests(self) -> Steps[None]:
+        """Compute what `digests` would, in steps of some milliseconds between which the queue may be used. A segment is
+        looked at once: what changes behind a step is left for `digests`. Raises `StorageError`."""
 
     def msg_ids(self, segment: int) -> list[MsgId]:
         """Those of the live messages of one segment, ascending by position. Read in bulk and unchecked, as for digests:

@@ -1,0 +1,137 @@
+"""The first mirror of a queue that had none for long: nothing of its messages has been compared yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+import node.queues.digests
+import node.queues.local_replica
+from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.master import MirroredQueue, recovered
+from cluster.mirroring.messages import Attach
+from node.ids import Epoch, SeqId
+from node.queues.local_replica import LocalReplica
+from node.queues.replica import SeqRange
+from node.store.shared.config import StoreConfig
+from tests.support.digests import expected_digests
+from tests.support.messages import msg_id_of, publications
+from tests.support.mirror_pair import N1, N2, QUEUE
+from tests.support.stores import StoreHarness
+
+#: Positions of a digest segment here.
+ENTRIES = 16
+SEGMENTS = 40
+RECORD = MastershipRecord(QUEUE, Epoch(1), N1, (N2,), ())
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (node.queues.digests, node.queues.local_replica):
+        monkeypatch.setattr(module, "DIGEST_SEGMENT_ENTRIES", ENTRIES)
+    monkeypatch.setattr("node.queues.stages.LOAD_MESSAGES", ENTRIES)
+    monkeypatch.setattr(node.queues.local_replica, "PREPARED_ENTRIES", 4 * ENTRIES)
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def harness(request: pytest.FixtureRequest) -> StoreHarness:
+    harness = StoreHarness(
+        StoreConfig(
+            queue_version=request.param, v1_segment_entries=16, v1_journal_entries_max=16, v2_segment_entries=16
+        )
+    )
+    harness.open_queue().publish(publications(1, SEGMENTS * ENTRIES))
+    return harness
+
+
+def opened(harness: StoreHarness) -> tuple[LocalReplica, MirroredQueue]:
+    """Read from disk, when its mirror is down."""
+    local = harness.restart()
+    return local, recovered(N1, local, RECORD)
+
+
+def attach_in(master: MirroredQueue) -> Attach | None:
+    sent = master.take_messages()
+    if not sent:
+        assert master.wants_turn, "it goes on as time passes"
+        return None
+    [(node, attach)] = sent
+    assert node == N2
+    assert isinstance(attach, Attach)
+    return attach
+
+
+def assert_describes(attach: Attach, positions: Iterable[int]) -> None:
+    """Messages whose numbers are their positions and one."""
+    assert list(attach.digests) == expected_digests({at: msg_id_of(at + 1) for at in positions}, ENTRIES)
+
+
+def test_no_turn_reads_all_that_is_on_disk(harness: StoreHarness) -> None:
+    local, master = opened(harness)
+    master.mirror_link_up(N2)
+    reads: list[int] = []
+    attach = None
+    while attach is None:
+        before = harness.disk.reads
+        attach = attach_in(master)
+        reads.append(harness.disk.reads - before)
+    assert max(reads) < sum(reads) / 4
+    assert_describes(attach, range(SEGMENTS * ENTRIES))
+    local.check_invariants()
+    master.check_invariants()
+
+
+def test_no_turn_hashes_all_that_is_in_memory() -> None:
+    """Nothing is read for these, and still it is work for each."""
+    local = StoreHarness().open_queue()
+    local.publish(publications(1, SEGMENTS * ENTRIES))
+    master = MirroredQueue(N1, local, RECORD)
+    master.mirror_link_up(N2)
+    turns = 1
+    while (attach := attach_in(master)) is None:
+        turns += 1
+    assert turns >= SEGMENTS / 5, "four segments, and one in which the bound is passed"
+    assert_describes(attach, range(SEGMENTS * ENTRIES))
+
+
+def test_what_changes_meanwhile_is_described_as_it_is_then(harness: StoreHarness) -> None:
+    local, master = opened(harness)
+    master.mirror_link_up(N2)
+    assert attach_in(master) is None
+    local.remove([SeqRange(SeqId(0), SeqId(20)), SeqRange(SeqId(600), SeqId(620))])
+    master.publish(publications(SEGMENTS * ENTRIES + 1, 5))
+    while (attach := attach_in(master)) is None:
+        pass
+    assert_describes(attach, [*range(20, 600), *range(620, SEGMENTS * ENTRIES + 5)])
+    local.check_invariants()
+
+
+def test_a_queue_that_changes_all_the_time_is_described_all_the_same(harness: StoreHarness) -> None:
+    """Each segment is looked at once."""
+    local, master = opened(harness)
+    master.mirror_link_up(N2)
+    for turn in range(SEGMENTS):
+        if (attach := attach_in(master)) is not None:
+            break
+        local.remove([SeqRange(SeqId(at + turn), SeqId(at + turn + 1)) for at in range(0, SEGMENTS * ENTRIES, ENTRIES)])
+    assert attach is not None
+    assert_describes(attach, [at for at in range(SEGMENTS * ENTRIES) if at % ENTRIES >= turn])
+
+
+def test_a_mirror_that_comes_again_is_prepared_for_anew(harness: StoreHarness) -> None:
+    """What was computed for its link of before may have changed since."""
+    local, master = opened(harness)
+    master.mirror_link_up(N2)
+    while attach_in(master) is None and not local._digests.knows(SEGMENTS - 5):
+        pass
+    master.mirror_link_down(N2)
+    local.remove([SeqRange(SeqId(at), SeqId(at + 1)) for at in range(0, SEGMENTS * ENTRIES, ENTRIES)])
+    master.mirror_link_up(N2)
+    before = harness.disk.reads
+    turns = 1
+    while (attach := attach_in(master)) is None:
+        turns += 1
+    assert harness.disk.reads > before
+    assert turns >= SEGMENTS / 5
+    assert_describes(attach, [at for at in range(SEGMENTS * ENTRIES) if at % ENTRIES])
