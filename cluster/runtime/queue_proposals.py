@@ -1,8 +1,9 @@
 """What the queues of this node have the cluster decide, by commits to the metadata group.
 
 Almost nothing is repeated here, and no answer is waited for: who said it says it again (a master that is not in
-service, a copy that failed), or it is no longer true. One thing is kept in mind: who is to have its *place* among the
-mirrors of a queue again. Its master offers it to a mirror that was dropped because it did not answer, once its drop is
+service, or whose mirror is not known yet to have everything; a copy that failed), or it is no longer true. What is said
+again while it is being decided is passed over. One thing is kept in mind: who is to have its *place* among the mirrors
+of a queue again. Its master offers it to a mirror that was dropped because it did not answer, once its drop is
 committed and it can be spoken to; a node whose copy was out of service for want of room asks for its own. Both do so
 again and again, one proposal at a time, until the record names the mirror or no policy wants it.
 
@@ -36,7 +37,7 @@ from cluster.runtime.records import Records
 from cluster.runtime.service_requests import ServiceRequests
 from cluster.runtime.stalled_mirrors import StalledMirrors
 from cluster.runtime.undecided import Undecided
-from node.ids import NodeName, QueueId
+from node.ids import Epoch, NodeName, QueueId
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,8 @@ class QueueProposals:
         self._stalled = StalledMirrors(records.describe)
         #: They are being gone through.
         self._is_readmitting = False
+        #: What was said of mirrors, kind and about whom, and is not decided yet.
+        self._said: set[tuple[type[Command], QueueId, Epoch, NodeName]] = set()
         #: Moves away from copies of this node that have failed, which are not decided yet.
         self._moves: Undecided[QueueId] = Undecided(background)
 
@@ -118,9 +121,9 @@ class QueueProposals:
         """What mirroring has found out about a queue that this node masters."""
         queue_id, epoch = record.queue_id, record.epoch
         if isinstance(report, ReportSynchronised):
-            self.propose(MirrorSynchronised(queue_id, epoch, report.node, self._records.applied_index_of(queue_id)))
+            self._say(MirrorSynchronised(queue_id, epoch, report.node, self._records.applied_index_of(queue_id)))
         elif isinstance(report, ReportFollows):
-            self.propose(MirrorFollows(queue_id, epoch, report.node, self._records.applied_index_of(queue_id)))
+            self._say(MirrorFollows(queue_id, epoch, report.node, self._records.applied_index_of(queue_id)))
         elif isinstance(report, ReportTakesService):
             self._service_requests.ask(record)
         elif isinstance(report, ReportMirrorStalled):
@@ -130,6 +133,22 @@ class QueueProposals:
             self._propose_about(place, DropMirror(queue_id, epoch, report.node))
         elif isinstance(report, ReportFenced):
             log.warning("%s: epoch %d is fenced by %d", self._records.describe(queue_id), epoch, report.known_epoch)
+
+    def _say(self, command: MirrorSynchronised | MirrorFollows) -> None:
+        """Unless the same is being decided: the group proposes that again by itself, and who says it again and again
+        while it cannot keep up would only give it more to do."""
+        said = type(command), command.queue_id, command.epoch, command.node
+        if said not in self._said:
+            self._said.add(said)
+            self._background.spawn(self._decided(command, said), f"proposal {command}")
+
+    async def _decided(
+        self, command: MirrorSynchronised | MirrorFollows, said: tuple[type[Command], QueueId, Epoch, NodeName]
+    ) -> None:
+        try:
+            await self._metadata.change(command)
+        finally:
+            self._said.discard(said)
 
     # --- places of mirrors ---
 

@@ -10,10 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from cluster.metadata.commands import AddMirror, Command, DropMirror, MoveMaster, TakeService
+from cluster.metadata.commands import (
+    AddMirror,
+    Command,
+    DropMirror,
+    MirrorFollows,
+    MirrorSynchronised,
+    MoveMaster,
+    TakeService,
+)
 from cluster.metadata.errors import NoQuorumError, StaleMastershipError, UnwantedMirrorError
 from cluster.metadata.records import MastershipRecord
-from cluster.mirroring.reports import ReportMirrorStalled, ReportTakesService
+from cluster.mirroring.reports import ReportFollows, ReportMirrorStalled, ReportSynchronised, ReportTakesService
 from cluster.runtime.background import Background
 from cluster.runtime.housekeeping import RoomWatch
 from cluster.runtime.queue_proposals import OFFERS_PER_TURN, QueueProposals
@@ -39,6 +47,7 @@ class Bench:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.has_quorum = True
+        self.applied_index = 0
         self.record: MastershipRecord | None = None
         self.mirrors(N2)
         self.starved: set[QueueId] = set()
@@ -66,6 +75,10 @@ class Bench:
 
     def mastership(self, _queue_id: QueueId) -> MastershipRecord | None:
         return self.record
+
+    def applied_index_of(self, _queue_id: QueueId) -> int:
+        self.applied_index += 1
+        return self.applied_index
 
     def describe(self, queue_id: QueueId) -> str:
         return f"queue 'q{queue_id}' in vhost '/'"
@@ -461,3 +474,32 @@ def test_a_mirror_that_has_answered_since_is_told_of_again(caplog: pytest.LogCap
     mirrors.stalled(Q, N2)
     mirrors.look(has_quorum=True)
     assert len(told(caplog)) == 1
+
+
+async def test_what_is_said_of_a_mirror_is_not_proposed_again_while_it_is_being_decided() -> None:
+    """It is said again every second, and a group that is slow would have all the more to do."""
+    bench = Bench()
+    bench.mirrors(N2, N3)
+    assert bench.record is not None
+    bench.may_answer.clear()
+    for _ in range(3):
+        for report in (ReportFollows(N2), ReportSynchronised(N2), ReportSynchronised(N3)):
+            bench.proposals.report(bench.record, report)
+        await bench.turn()
+    proposed = [MirrorFollows(Q, Epoch(1), N2, 1), MirrorSynchronised(Q, Epoch(1), N2, 2)]
+    proposed.append(MirrorSynchronised(Q, Epoch(1), N3, 3))
+    assert bench.proposed == proposed
+    bench.proposals.report(replace(bench.record, epoch=Epoch(2)), ReportFollows(N2))
+    await bench.turn()
+    assert bench.proposed[3:] == [MirrorFollows(Q, Epoch(2), N2, 10)], "as the master of another epoch"
+
+
+@pytest.mark.parametrize("answer", [None, UNDECIDED, StaleMastershipError("n2 became a mirror after that")])
+async def test_what_was_decided_or_given_up_may_be_said_again(answer: WarrenError | None) -> None:
+    bench = Bench()
+    assert bench.record is not None
+    bench.answer = answer
+    for _ in range(2):
+        bench.proposals.report(bench.record, ReportSynchronised(N2))
+        await bench.turn()
+    assert len(bench.proposed) == 2
