@@ -366,7 +366,7 @@ class RaftCore:
 
     @property
     def _may_stand(self) -> bool:
-        return self.node in self.voters and not self._stands_back and self._now_ms >= self._stands_from_ms
+        return self.log.may_lead(self.node) and not self._stands_back and self._now_ms >= self._stands_from_ms
 
     @property
     def _is_lease_in_force(self) -> bool:

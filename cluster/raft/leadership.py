@@ -6,10 +6,12 @@ begins each term carries the earlier ones along. The leader counts its own copy 
 **Membership** changes one voter at a time. A configuration counts from the moment its entry is in the log (committed
 or not; it goes if the entry is cut off), any two majorities of successive configurations overlap, and a leader
 refuses a change while the one before is uncommitted or it has committed nothing in its own term. A leader that
-removes itself leads until the removal is committed, then asks the best follower to take over. A *learner* is sent
-everything and counts for nothing: who is to vote learns first, so that no majority waits for it to catch up for longer
-than for an election (`cluster.raft.progress.Rounds`). What it has learned is known of one directory: another one under
-its name begins with nothing.
+removes itself leads until the removal is committed, then asks the best follower to take over. Who is removed stands for
+election until it knows that this is committed (`RaftLog.may_lead`): perhaps nobody else has the entry, and without its
+vote nobody is elected who has less (Ongaro's thesis, section 4.2.2). A *learner* is sent everything and counts for
+nothing: who is to vote learns first, so that no majority waits for it to catch up for longer than for an election
+(`cluster.raft.progress.Rounds`). What it has learned is known of one directory: another one under its name begins with
+nothing.
 
 An object of this class lives as long as its node leads the term; whatever ends that is `cluster.raft.core`'s business.
 """

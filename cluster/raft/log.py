@@ -118,6 +118,15 @@ class RaftLog:
         """Under which identity it votes; empty if any will do (see `Voter`), ``None`` if it does not vote."""
         return next((identity for name, identity in self.configuration if name == voter), None)
 
+    def may_lead(self, node: NodeName) -> bool:
+        """It votes, or was removed by an entry of which it does not know that it is committed: then perhaps nobody else
+        has that, and whoever has less cannot be elected without its vote."""
+        if node in self.voters:
+            return True
+        return self.configuration_index > self.commit and any(
+            node == voter.name for voter in self._configuration_at(self.configuration_index - 1).voters
+        )
+
     def _configuration_at(self, index: int) -> _Configuration:
         """Who votes as of the entry ``index``."""
         return next(step for step in reversed(self._configurations) if step.made_at <= index)

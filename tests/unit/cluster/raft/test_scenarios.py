@@ -140,6 +140,43 @@ def test_a_leader_that_removes_itself_is_replaced_and_stays_quiet() -> None:
     assert sorted(network.core(str(heir)).voters) == others(leader)
 
 
+def test_a_leader_whose_own_removal_nobody_else_has_heard_of_is_there_to_be_elected() -> None:
+    """Of two voters the other cannot win without its vote, and has less in its log."""
+    network = RaftNetwork(["n1", "n2"])
+    leader = network.elect()
+    other = next(name for name in ("n1", "n2") if name != leader)
+    network.run(500)
+    network.partition([leader], [other])
+    network.call(leader, lambda core: core.propose_remove_voter(network.now_ms, NodeName(leader)))
+    network.run(5000)
+    assert network.leader() is None
+    network.heal()
+    network.run(20_000)
+    assert network.leader() == other
+    assert network.core(other).voters == (NodeName(other),)
+    assert not network.core(leader).log.may_lead(NodeName(leader)), "it has heard that its removal is committed"
+
+
+def test_who_alone_has_its_removal_is_there_to_be_elected() -> None:
+    """The power of the leader failed before it was on its own disk."""
+    network = RaftNetwork(["n1", "n2"])
+    leader = network.elect()
+    removed = next(name for name in ("n1", "n2") if name != leader)
+    network.run(500)
+    network.nodes[leader].disk_delay_max_ms = 10_000
+    network.call(leader, lambda core: core.propose_remove_voter(network.now_ms, NodeName(removed)))
+    network.run_until(lambda: removed not in network.core(removed).voters)
+    network.run(50)
+    network.nodes[leader].writes.clear()
+    network.crash(leader)
+    network.nodes[leader].disk_delay_max_ms = None
+    network.start(leader)
+    assert len(network.core(leader).voters) == 2
+    network.run(20_000)
+    assert network.leader() == leader
+    assert network.core(leader).voters == (NodeName(leader),)
+
+
 def test_leadership_is_handed_over_without_a_pause() -> None:
     network = RaftNetwork(NAMES)
     leader = network.elect()
