@@ -252,7 +252,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         admission.introduced,
         runtime.membership.watch,
     )
-    runtime.membership.on_repeat = members.follow
+    runtime.membership.on_repeat = partial(_look_around, admission, members)
     protocol = _protocol_watch(config, world, runtime, identity, incarnation, members)
     events = ConsensusEvents(
         runtime.queues,
@@ -392,6 +392,11 @@ def _admission(
         admit_node=runtime.metadata.change,
         spawn=runtime.background.spawn,
     )
+
+
+def _look_around(admission: Admission, members: GroupMembers) -> None:
+    admission.look()
+    members.follow()
 
 
 def _protocol_watch(

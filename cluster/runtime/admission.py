@@ -541,14 +541,18 @@ class Admission:
         finally:
             self._proposed.pop(command.node, None)
 
+    def look(self) -> None:
+        """To be called about once in a second."""
+        self._living_group.look()
+
     def linked(self, peer: NodeName, identity: str) -> None:
         self._was_linked = True
-        self._living_group.links_change()
+        self._living_group.look()
         self.linked_identities[peer] = identity
         self._found_if_complete()
 
     def unlinked(self, peer: NodeName) -> None:
-        self._living_group.links_change()
+        self._living_group.look()
         self.linked_identities.pop(peer, None)
 
     # --- founding ---

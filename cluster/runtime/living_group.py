@@ -6,7 +6,8 @@ gives way only if nobody of its group has been found for long enough:
 
 - *Who has followed a leader since its process began*, or has led, stays while it is linked with a majority of the
   voters that its log names, however long they elect; and for `LIFE_GRACE_MS` after it has lost both: links that were
-  cut and members that are started again are back by then.
+  cut and members that are started again are back by then. If it stood still meanwhile nobody could come back to it: so
+  only time counts in which it has looked, which it does about once in a second.
 - *Who has just started* knows nothing of the others: they may live, or have all been started again after they were
   lost, and such ones are to elect nobody (they would be a second cluster). So it waits for its leader as long as an
   election takes, and does not stand meanwhile; its vote for another counts, and may be what the others need. If it
@@ -24,6 +25,8 @@ from node.ids import NodeName
 #: Longer than a link, once its silence is noticed, or a process takes to come back. Who has lost its majority for good
 #: has mostly done so before an operator gives anybody up; if not, it takes over what goes on so much later.
 LIFE_GRACE_MS = 20_000
+#: Between two looks at most so much counts.
+LOOK_MAX_MS = 2000
 #: An election may be tried twice.
 ELECTIONS = 2
 
@@ -39,13 +42,15 @@ class LivingGroup:
         #: So long a node that has just started has waited for its leader, up to the last word of the survivor.
         self._waited_ms = 0
         self._asked_ms = now_ms()
-        #: When this node was last linked with a majority; 0 if never.
-        self._together_ms = 0
+        #: For so long neither a leader nor a majority was there when this node looked, the last time at ``_looked_ms``.
+        self._alone_ms = 0
+        self._looked_ms = now_ms()
 
-    def links_change(self) -> None:
-        """A link is about to come up, or to go."""
-        if self._is_together:
-            self._together_ms = self._now_ms()
+    def look(self) -> None:
+        """To be called about once in a second, and when a link is about to come up, or to go."""
+        now_ms = self._now_ms()
+        self._alone_ms = 0 if self.lives else self._alone_ms + min(now_ms - self._looked_ms, LOOK_MAX_MS)
+        self._looked_ms = now_ms
 
     @property
     def lives(self) -> bool:
@@ -59,13 +64,12 @@ class LivingGroup:
 
     def gives_way(self) -> bool:
         """To a group that goes on for this one: nobody was found for long enough. To be asked at each of its words."""
+        self.look()
         if self.lives:
             return False
-        now_ms = self._now_ms()
-        led_ms = self._core.last_led_ms
-        if led_ms is None:
-            return self._has_waited(now_ms)
-        return now_ms - max(led_ms, self._together_ms) >= LIFE_GRACE_MS
+        if self._core.last_led_ms is None:
+            return self._has_waited(self._now_ms())
+        return self._alone_ms >= LIFE_GRACE_MS
 
     def _has_waited(self, now_ms: int) -> bool:
         config = self._core.config

@@ -16,6 +16,7 @@ from tests.support.gates import N1, N3, N4, Node, founded
 
 #: Longer than a follower waits for its leader.
 MISSED_MS = 2001
+LOOK_MS = 1000
 
 
 def given_up() -> tuple[Node, Node, Node]:
@@ -40,8 +41,12 @@ def follow(node: Node, leader: Node) -> None:
 
 
 def pass_time(node: Node, by_ms: int) -> None:
-    node.now_ms += by_ms
-    node.core.tick(node.now_ms)
+    """It looks about once in a second."""
+    end_ms = node.now_ms + by_ms
+    while node.now_ms < end_ms:
+        node.now_ms = min(end_ms, node.now_ms + LOOK_MS)
+        node.core.tick(node.now_ms)
+        node.gate.look()
 
 
 def hear_of(node: Node, survivor: Node) -> str:
@@ -79,6 +84,24 @@ def test_who_has_lost_its_majority_a_moment_ago_stays_and_gives_way_later() -> N
     assert "n2 was forgotten while n1 was down" in n2.refusals[0]
 
 
+@pytest.mark.parametrize("is_looked_first", [False, True])
+def test_who_stood_still_after_it_had_lost_its_majority_gives_that_the_time_to_come_back(is_looked_first: bool) -> None:
+    """The survivor's word is the first, or the second, of what has waited for it."""
+    n1, n2, n3 = given_up()
+    follow(n2, n3)
+    n2.gate.unlinked(N3)
+    pass_time(n2, 2 * LOOK_MS)
+    n2.now_ms += 2 * LIFE_GRACE_MS
+    if is_looked_first:
+        pass_time(n2, 1)
+    hear_of(n2, n1)
+    assert n2.refusals == []
+    n2.meets(n3)
+    pass_time(n2, LIFE_GRACE_MS)
+    hear_of(n2, n1)
+    assert n2.refusals == []
+
+
 def test_who_follows_a_leader_stays() -> None:
     n1, n2, n3 = given_up()
     n2.gate.unlinked(N3)
@@ -97,10 +120,10 @@ def test_who_only_learns_gives_way_too() -> None:
     n4.core.step(0, AppendRequest(N3, N4, n3.core.term, 0, 0, entries, log.commit))
     follow(n4, n3)
     n1.state.admissions.admitted[N4] = AdmittedRecord(N4, n4.identity, "n4:1", Incarnation(0))
-    pass_time(n4, LIFE_GRACE_MS - 1)
+    pass_time(n4, LIFE_GRACE_MS)
     hear_of(n4, n1)
     assert n4.begun_again_after == []
-    pass_time(n4, 1)
+    pass_time(n4, LOOK_MS)
     hear_of(n4, n1)
     assert (n4.refusals, n4.begun_again_after) == ([], [n4.incarnation])
 
