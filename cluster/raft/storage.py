@@ -54,6 +54,8 @@ _SNAPSHOT_BODIES = {b"WRs1": struct.Struct(">QQH"), b"WRs2": struct.Struct(">QQQ
 #: What every format of a snapshot's file begins with.
 _SNAPSHOT_FAMILY = b"WRs"
 _NAME_LENGTH = struct.Struct(">H")
+#: What says that it is a longer batch is taken for none: no log is so long, and no text says less of itself.
+_FORGED_BYTES_MAX = 2**26
 
 
 @dataclass(slots=True)
@@ -295,6 +297,22 @@ def _batch_at(content: bytes, offset: int) -> tuple[int, int, int] | None:
     return start, end, durable
 
 
+def passes_for_batch(payload: bytes) -> bool:
+    """A part of it may pass for a batch: nobody is to have it in the log. If a crash tears the write, a start finds in
+    what is left of it that something was safe that never was, and refuses the log as damaged.
+
+    Whether the checksum is right is not asked: that could take long, and where such a beginning and so small a length
+    are there by chance is nothing that anybody writes.
+    """
+    offset = payload.find(_BATCH_MAGIC)
+    while offset >= 0:
+        start = offset + len(_BATCH_MAGIC)
+        if int.from_bytes(payload[start : start + 4].ljust(4, b"\xff")) <= _FORGED_BYTES_MAX:
+            return True
+        offset = payload.find(_BATCH_MAGIC, start)
+    return False
+
+
 def _read_log(content: bytes, path: str) -> tuple[_LogContent, int]:
     """Content of a log file and the length of its good part. Raises `StorageError` for damage."""
     log = _LogContent(0, 0, [], HardState())
@@ -311,8 +329,11 @@ def _read_log(content: bytes, path: str) -> tuple[_LogContent, int]:
 
 
 def _durable_claim_after(content: bytes, offset: int) -> int:
-    """Highest ``durable`` of the good batches behind ``offset``, 0 if there is none. What is no batch, but lies in a
-    payload, as clients may write it, claims what cannot be: no sync covers more than what was written before."""
+    """Highest ``durable`` of the good batches behind ``offset``, 0 if there is none.
+
+    What is no batch, but lies in a payload, as clients may write it, is not proposed (`passes_for_batch`). In logs of
+    releases before it may claim what cannot be: no sync covers more than what was written before.
+    """
     claim = 0
     while (offset := content.find(_BATCH_MAGIC, offset + 1)) >= 0:
         batch = _batch_at(content, offset)

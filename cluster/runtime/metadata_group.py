@@ -23,6 +23,7 @@ from cluster.metadata.state import MetadataState
 from cluster.metadata.wellformed import check_proposal
 from cluster.raft.config import ProposalRefusedError
 from cluster.raft.messages import Message
+from cluster.raft.storage import passes_for_batch
 from cluster.runtime.applier import Applied
 from cluster.runtime.followed import Followed
 from cluster.runtime.metadata_size import MetadataSize
@@ -170,6 +171,8 @@ class MetadataGroup:
         request_id = RequestId(self._node, self._incarnation, self._last_request + 1)
         payload = encode_request(Request(request_id, command))
         check_proposal(decode_request(payload).command)
+        if passes_for_batch(payload):
+            raise CodecError("it holds bytes that pass for a part of the log of the cluster's metadata")
         self._last_request += 1  # a number is used up only by what is proposed
         try:
             return await consensus.propose(payload, request_id)

@@ -12,7 +12,7 @@ from psutil import Process
 
 from cluster.raft.core import RaftConfig, RaftCore, RestoredState, founding_state
 from cluster.raft.messages import Entry, EntryKind, HardState, Ready, Snapshot
-from cluster.raft.storage import RaftStorage, _pack_batch
+from cluster.raft.storage import RaftStorage, _pack_batch, passes_for_batch
 from node.errors import OpenFilesError, ShortageError, StorageError
 from node.ids import NodeName
 from node.store.disk.disk import DiskFile, RealDisk
@@ -143,6 +143,38 @@ def test_a_torn_tail_is_cut_whatever_a_client_has_written_into_it() -> None:
     file = disk.open(f"{DIRECTORY}/log")
     file.truncate(file.size - 4)
     assert [entry.index for entry in reopen(disk)[1].entries] == [1, 2]
+
+
+def test_what_could_pass_for_a_batch_that_was_synced_is_known_before_it_is_written() -> None:
+    """Batches without items in the arguments of one binding, which say of many places that what is before was safe."""
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    begin = storage.log_bytes
+    payload = b"binding " + b"".join(_pack_batch([], begin + 8 * number) for number in range(100))
+    storage.append(ready(Entry(3, 2, EntryKind.COMMAND, payload)))
+    disk.open(f"{DIRECTORY}/log").truncate(storage.log_bytes - 4)
+    with pytest.raises(StorageError, match="what is behind shows that it was once safe"):
+        reopen(disk)
+    assert passes_for_batch(payload)
+
+
+@pytest.mark.parametrize(
+    ("payload", "passes"),
+    [
+        (b"the end is WRb1", False),
+        (b"the length goes on behind it: WRb1" + bytes(3), True),
+        (b"WRb1" + bytes(4), True),
+        (b"WRb1WRb1" + bytes(4), True),
+        (b"a text about WRb1, and about WRb1", False),
+        (b"WRb1\x04\0\0\0", True),
+        (b"WRb1\x04\0\0\1", False),
+        (_pack_batch([b"\x02" + bytes(18)], 2**62), True),
+    ],
+)
+def test_what_begins_like_a_batch_passes_for_one_if_it_says_a_length_that_there_is(
+    payload: bytes, passes: bool
+) -> None:
+    assert passes_for_batch(payload) is passes
 
 
 @pytest.mark.parametrize(

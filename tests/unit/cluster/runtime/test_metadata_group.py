@@ -28,7 +28,7 @@ from cluster.transport.admin_port import ExitCode, exit_code_of
 from node.auth import UserDirectory
 from node.errors import ChannelError, ConnectionFailure
 from node.ids import Incarnation, NodeName
-from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeleteExchange
+from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteExchange
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 
@@ -95,6 +95,21 @@ async def test_without_a_majority_the_client_is_told(log: Log) -> None:
     with pytest.raises(ConnectionFailure, match="no leader") as caught:
         await log.group.submit(CreateVhost("/"))
     assert caught.value.reply_code == 541
+
+
+@pytest.mark.parametrize("is_text", [False, True])
+async def test_what_passes_for_a_part_of_the_log_never_gets_into_it(log: Log, is_text: bool) -> None:
+    """A start after a crash could take it for one."""
+    log.visible.set_result(True)
+    await log.group.submit(CreateVhost("/"))
+    before = log.index
+    forged = "WRb1" + "\0" * 16
+    arguments = {"x": forged if is_text else forged.encode()}
+    with pytest.raises(ConnectionFailure, match="pass for a part of the log"):
+        await log.group.submit(DeclareQueue("/", "q", arguments=arguments))
+    assert log.index == before
+    await log.group.submit(DeclareQueue("/", "q", arguments={"x": "of WRb1, a text"}))
+    assert log.index == before + 1
 
 
 async def test_a_client_is_told_of_a_change_that_cannot_be_written_down_or_carried_out(
