@@ -160,6 +160,7 @@ class Conversations:
                     progress.was_spoken_to(is_required=was_required)
                 is_held_anew = is_held_anew or is_required
                 if node in self._reachable:
+                    self._preparation = None  # see `link_up`
                     progress.step(MirrorInput.LINK_UP)
             elif is_required and not progress.is_required:
                 progress.require()
@@ -217,9 +218,16 @@ class Conversations:
         if self._preparation is None:
             self._preparation = self._local.prepare_digests()
         if next(self._preparation, self) is None:
+            for progress in self.probing:
+                progress.last_progress_ms = None  # it is the master that is at work
             return False
         self._preparation = None
         return True
+
+    @property
+    def is_preparation_awaited(self) -> bool:
+        """True if some of it is left, and confirms wait for one of the mirrors."""
+        return self._preparation is not None and any(progress.holds_confirms for progress in self.probing)
 
     @property
     def wants_turn(self) -> bool:

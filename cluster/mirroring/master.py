@@ -34,7 +34,6 @@ from cluster.mirroring.reports import MirroringReport, ReportFenced, ReportTakes
 from cluster.mirroring.service import Service
 from cluster.mirroring.settings import MirroringSettings
 from cluster.mirroring.succession import Succession
-from cluster.mirroring.sync import SyncProgress
 from cluster.mirroring.turn import Turn
 from node.ids import Epoch, MsgId, NodeName, OriginId, SeqId
 from node.queues.backing_queue import NO_LIMIT_BYTES, BackingQueueStatus, Delivery, MirrorInFlight, Publication
@@ -86,6 +85,8 @@ class MirroredQueue:
         self.is_fenced = False
         self._fencing_epoch = record.epoch
         self._conversations = Conversations(local, record, settings, attach_id_base, resumed)
+        #: See there.
+        self.start_sync, self.sync_progress = self._conversations.start_sync, self._conversations.sync_progress
         #: The same dictionary, at hand for the paths of messages.
         self._mirrors = self._conversations.mirrors
         self._ledger = ConfirmLedger(self.is_durable, has_old_tokens)
@@ -291,10 +292,6 @@ class MirroredQueue:
 
     # --- synchronisation, reports, time -------------------------------------------------------------------------------
 
-    def start_sync(self, nodes: Sequence[NodeName] | None = None) -> None:
-        """Fill these mirrors, or all (`sync_queue`). One that is not attached yet is filled when it is."""
-        self._conversations.start_sync(nodes)
-
     @property
     def is_sync_wanted(self) -> bool:
         """True while a mirror is to be filled that the record does not call synchronised yet."""
@@ -303,10 +300,6 @@ class MirroredQueue:
     def cancel_sync(self) -> None:
         """Stop filling (`cancel_sync_queue`). What has arrived is kept (`Conversations.cancel_sync`)."""
         self._conversations.cancel_sync()
-
-    def sync_progress(self) -> SyncProgress | None:
-        """Of the running synchronisation, ``None`` if there is none."""
-        return self._conversations.sync_progress()
 
     def set_settings(self, settings: MirroringSettings) -> None:
         """The policy changed. ``is_durable`` is a property of the queue and cannot change."""
@@ -333,6 +326,11 @@ class MirroredQueue:
         """True if the passing of time may have given something to send or to report: take messages, then. A queue whose
         mirrors have all heard everything sleeps until it is used."""
         return self._conversations.wants_turn or self._service.wants_turn
+
+    @property
+    def has_more(self) -> bool:
+        """The last `take_messages` has left something to do for which confirms wait: call it in the next turn, too."""
+        return self._conversations.is_preparation_awaited and self._service.may_deliver and not self.is_fenced
 
     @property
     def wants_tick(self) -> bool:

@@ -73,9 +73,8 @@ class QueueSet:
         flow: FlowControl,
         slice_pieces: int,
     ) -> None:
-        """``request_sync`` asks for a group commit at the end of this turn; ``call_soon`` and ``clock`` are for
-        `DrainTurns`, `Recoveries`, `LinkNews` and `QueueTicks`, ``run_job`` is for the second, ``slice_pieces`` for the
-        last two."""
+        """``request_sync`` asks for a group commit at the end of this turn; ``call_soon`` and ``clock`` are for what
+        has turns of its own, ``run_job`` is for `Recoveries`, ``slice_pieces`` for `LinkNews` and `QueueTicks`."""
         self._node = node
         self._flow = flow
         #: A restarted node that masters the same epoch again must not repeat its attach ids.
@@ -498,6 +497,8 @@ class QueueSet:
         as_of_index = self._settings.applied_index_of(role.queue.queue_id)
         for node, message in role.mirrored.take_messages(as_of_index, self._links.is_congested_now):
             self._links.send(node, message)
+        if role.mirrored.has_more:
+            self._turns.drain_soon(role.queue.queue_id)
         for report in role.mirrored.take_reports():
             self._cluster.report(role.record, report)
 
@@ -590,8 +591,7 @@ class QueueSet:
         assert masters == set(self._processes), "exactly the queues mastered here have a process"
         assert not self.roles.keys() & set(self._failed), "a copy out of service plays no role"
         for queue_id in self.roles if touched is None else touched:
-            role = self.roles.get(queue_id)
-            if role is None:
+            if (role := self.roles.get(queue_id)) is None:
                 continue
             if isinstance(role, MasterRole):
                 role.mirrored.check_invariants()

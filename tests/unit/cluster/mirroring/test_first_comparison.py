@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,8 @@ import node.queues.local_replica
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue, recovered
 from cluster.mirroring.messages import Attach
+from cluster.mirroring.reports import ReportMirrorStalled
+from cluster.mirroring.settings import MirroringSettings
 from node.ids import Epoch, SeqId
 from node.queues.local_replica import LocalReplica
 from node.queues.replica import SeqRange
@@ -135,3 +138,32 @@ def test_a_mirror_that_comes_again_is_prepared_for_anew(harness: StoreHarness) -
     assert harness.disk.reads > before
     assert turns >= SEGMENTS / 5
     assert_describes(attach, [at for at in range(SEGMENTS * ENTRIES) if at % ENTRIES])
+
+
+def test_a_mirror_is_not_called_silent_while_its_master_prepares(harness: StoreHarness) -> None:
+    """It has been asked nothing yet."""
+    master = recovered(N1, harness.restart(), RECORD, MirroringSettings(stall_ms=300))
+    master.mirror_link_up(N2)
+    now_ms = 0
+    while attach_in(master) is None:
+        now_ms += 100
+        master.tick(now_ms)
+        assert not master.take_reports()
+    assert now_ms > 300
+    for passed_ms in range(100, 500, 100):
+        master.tick(now_ms + passed_ms)
+    assert master.take_reports() == [ReportMirrorStalled(N2)], "now it has"
+
+
+def test_a_mirror_that_leaves_the_record_and_comes_again_is_prepared_for_anew(harness: StoreHarness) -> None:
+    local, master = opened(harness)
+    master.mirror_link_up(N2)
+    while attach_in(master) is None and not local._digests.knows(SEGMENTS - 5):
+        pass
+    master.set_record(replace(RECORD, mirrors=()))
+    local.remove([SeqRange(SeqId(at), SeqId(at + 1)) for at in range(0, SEGMENTS * ENTRIES, ENTRIES)])
+    master.set_record(RECORD)
+    turns = 1
+    while attach_in(master) is None:
+        turns += 1
+    assert turns >= SEGMENTS / 5

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+import node.queues.digests
+import node.queues.local_replica
 from cluster.mirroring.reports import ReportFollows, ReportMirrorStalled
 from cluster.mirroring.settings import MIRROR_UNREACHABLE_MS
 from node.ids import ChannelKey
@@ -83,6 +85,24 @@ def test_a_broken_link_holds_confirms_until_it_is_back() -> None:
     network[N1].queues.link_up(N2)
     network.pump()
     assert network[N1].confirmed() == [1]
+
+
+def test_a_broken_link_holds_confirms_no_longer_than_a_comparison_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came since the mirror attached has never been compared. No time passes here."""
+    for module in (node.queues.digests, node.queues.local_replica):
+        monkeypatch.setattr(module, "DIGEST_SEGMENT_ENTRIES", 4)
+    monkeypatch.setattr(node.queues.local_replica, "PREPARED_ENTRIES", 8)
+    network = pair()
+    network[N1].publish(Q, 1, 60)
+    network.pump()
+    network[N1].queues.link_down(N2)
+    network[N2].queues.link_down(N1)
+    network[N1].publish(Q, 61)
+    network.pump()
+    assert network[N1].confirmed() == list(range(1, 61))
+    network[N1].queues.link_up(N2)
+    network.pump()
+    assert network[N1].confirmed() == list(range(1, 62))
 
 
 def test_a_mirror_without_a_link_is_reported_when_the_time_is_up() -> None:
