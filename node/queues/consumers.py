@@ -13,12 +13,15 @@ the consumers in it, and each of them receives a message; so dispatch costs O(de
 A consumer on a node whose link is full is passed over when it would come up: it is set *aside*, and back in front of
 its line when there is room again. Meanwhile the others are served, those of lower lines, too, as if its prefetch were
 used up; but with a single active consumer nobody is served in its place.
+
+There may be ten thousand of them, and all may leave in one turn of the loop. So whoever stands somewhere is found there
+without a search, and so is the one who is active next.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import accumulate
 
@@ -96,6 +99,10 @@ class Consumer:
             messages -= share
 
 
+#: In order; from anywhere in it somebody can leave. (A plain dict forgets slowly what was at its front.)
+_Line = OrderedDict[Consumer, None]
+
+
 class Turn:
     """Consumers of one line and one ack mode, each to get up to ``rounds`` messages, dealt one by one, until these make
     ``bytes_max`` bytes."""
@@ -124,13 +131,15 @@ class ConsumerSet:
         #: All consumers, in the order they came.
         self._all: dict[tuple[ChannelKey, str], Consumer] = {}
         #: Lines of the rotation by negated priority; an empty line may stay until the next `take_turn`.
-        self._lines: dict[int, deque[Consumer]] = {}
+        self._lines: dict[int, _Line] = {}
         #: Keys of ``_lines``, ascending: the highest priority first.
         self._order: list[int] = []
         #: By node, in the order in which they came up; no node without.
-        self._aside: dict[NodeName, list[Consumer]] = {}
+        self._aside: dict[NodeName, _Line] = {}
         #: The one consumer that is served, if only one may be.
         self.active: Consumer | None = None
+        #: The others then, by negated priority, oldest first; no priority without.
+        self._inactive: dict[int, _Line] = {}
 
     def __len__(self) -> int:
         return len(self._all)
@@ -154,7 +163,10 @@ class ConsumerSet:
         key = (consumer.channel, consumer.spec.consumer_tag)
         assert key not in self._all, "a consumer tag is used once at a time in a channel"
         self._all[key] = consumer
-        if self._single_active and self.active is None:
+        if self._single_active and self.active is not None:
+            self._inactive.setdefault(-consumer.spec.priority, OrderedDict())[consumer] = None
+            return
+        if self._single_active:
             self.active = consumer
         self.refresh(consumer)
 
@@ -165,20 +177,32 @@ class ConsumerSet:
         if consumer.in_rotation:
             consumer.in_rotation = False
             self._take_out(consumer)
-        if consumer is self.active:
-            # `max` returns the first of equals, so the oldest.
-            self.active = max(self._all.values(), key=lambda each: each.spec.priority, default=None)
-            if self.active is not None:
-                self.refresh(self.active)
+        if not self._single_active:
+            return
+        if consumer is not self.active:
+            self._take_inactive(consumer)
+        elif (line := self._inactive.get(min(self._inactive, default=0))) is None:
+            self.active = None
+        else:
+            self.active = next(iter(line))
+            self._take_inactive(self.active)
+            self.refresh(self.active)
+
+    def _take_inactive(self, consumer: Consumer) -> None:
+        """It is active, or gone."""
+        key = -consumer.spec.priority
+        del self._inactive[key][consumer]
+        if not self._inactive[key]:
+            del self._inactive[key]
 
     def _take_out(self, consumer: Consumer) -> None:
         """Of where it stands."""
         if not consumer.is_aside:
-            self._lines[-consumer.spec.priority].remove(consumer)
+            del self._lines[-consumer.spec.priority][consumer]
             return
         consumer.is_aside = False
         node = consumer.channel.node
-        self._aside[node].remove(consumer)
+        del self._aside[node][consumer]
         if not self._aside[node]:
             del self._aside[node]
 
@@ -189,12 +213,12 @@ class ConsumerSet:
         if self._single_active and consumer is not self.active:
             return
         consumer.in_rotation = True
-        self._line(consumer.spec.priority).append(consumer)
+        self._line(consumer.spec.priority)[consumer] = None
 
-    def _line(self, priority: int) -> deque[Consumer]:
+    def _line(self, priority: int) -> _Line:
         line = self._lines.get(-priority)
         if line is None:
-            line = self._lines[-priority] = deque()
+            line = self._lines[-priority] = OrderedDict()
             insort(self._order, -priority)
         return line
 
@@ -203,18 +227,18 @@ class ConsumerSet:
         for node in [node for node in self._aside if not self._is_full(node)]:
             for consumer in reversed(self._aside.pop(node)):
                 consumer.is_aside = False
-                self._line(consumer.spec.priority).appendleft(consumer)
+                _put_in_front(self._line(consumer.spec.priority), consumer)
 
     def _set_aside(self, consumer: Consumer) -> None:
         consumer.is_aside = True
-        self._aside.setdefault(consumer.channel.node, []).append(consumer)
+        self._aside.setdefault(consumer.channel.node, OrderedDict())[consumer] = None
 
-    def _first_line(self) -> deque[Consumer] | None:
+    def _first_line(self) -> _Line | None:
         """In front of which is somebody who can be sent to."""
         while self._order:
             line = self._lines[self._order[0]]
-            while line and self._is_full(line[0].channel.node):
-                self._set_aside(line.popleft())
+            while line and self._is_full(next(iter(line)).channel.node):
+                self._set_aside(line.popitem(last=False)[0])
             if line:
                 return line
             del self._lines[self._order.pop(0)]
@@ -230,18 +254,18 @@ class ConsumerSet:
         line = self._first_line()
         if line is None:
             return None
-        first = line.popleft()
+        first, _ = line.popitem(last=False)
         no_ack = first.spec.no_ack
         consumers = [first]
         node = first.channel.node
-        while line and len(consumers) < messages and line[0].spec.no_ack == no_ack:
-            following = line.popleft()
+        while line and len(consumers) < messages and next(iter(line)).spec.no_ack == no_ack:
+            following, _ = line.popitem(last=False)
             if following.channel.node != node and self._is_full(following.channel.node):
                 self._set_aside(following)
             else:
                 consumers.append(following)
         rounds = messages // len(consumers)
-        if line and line[0].spec.no_ack != no_ack:
+        if line and next(iter(line)).spec.no_ack != no_ack:
             rounds = 1  # the others of this line are to have their turn before these have a second one
         in_flight_bytes = 0
         for consumer in consumers:
@@ -255,11 +279,11 @@ class ConsumerSet:
         line = self._lines[-consumers[0].spec.priority]
         for consumer in consumers[:served]:
             if consumer.capacity > 0:
-                line.append(consumer)
+                line[consumer] = None
             else:
                 consumer.in_rotation = False
-        if served < len(consumers):
-            line.extendleft(reversed(consumers[served:]))
+        for consumer in reversed(consumers[served:]):
+            _put_in_front(line, consumer)
 
     def check_invariants(self) -> None:
         standing: list[Consumer] = []
@@ -276,6 +300,9 @@ class ConsumerSet:
         assert len(set(map(id, standing))) == len(standing), "nobody stands twice"
         if self._single_active:
             assert (self.active is None) == (not self._all), "somebody is active if anybody is there"
+            inactive = {consumer for line in self._inactive.values() for consumer in line}
+            assert inactive == set(self._all.values()) - {self.active}, "all others may be next"
+            assert all(self._inactive.values()), "a priority is listed for somebody"
         for consumer in self._all.values():
             may_be_served = not self._single_active or consumer is self.active
             expected = may_be_served and consumer.capacity > 0
@@ -288,6 +315,11 @@ class ConsumerSet:
             if consumer.prefetch_count:
                 assert consumer.unacked <= consumer.prefetch_count, "prefetch is never exceeded"
         assert len(standing) == sum(consumer.in_rotation for consumer in self._all.values()), "only the living stand"
+
+
+def _put_in_front(line: _Line, consumer: Consumer) -> None:
+    line[consumer] = None
+    line.move_to_end(consumer, last=False)
 
 
 def deal(deliveries: Sequence[Delivery], consumers: int, position: int) -> Sequence[Delivery]:
