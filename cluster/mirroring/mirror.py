@@ -37,6 +37,7 @@ from node.ids import Epoch, NodeName, QueueId, SeqId
 from node.message import Message, decode_envelope
 from node.queues.origins import Origins
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue, SegmentDigest, SeqRange
+from node.store.steps import Steps
 
 
 class MirrorReplica:
@@ -80,6 +81,9 @@ class MirrorReplica:
         #: What the last acknowledgement said of the disk.
         self._said_disk_full = False
         self._outbox: list[tuple[NodeName, MirrorMessage]] = []
+        #: What is here is being read and hashed for an attach, while it lasts; the attach, and what has followed it.
+        self._preparation: Steps[None] | None = None
+        self._waiting: list[tuple[NodeName, Attach | Ops]] = []
         #: Epoch of the last attach taken and the horizon promised since. Before the first: what is known of masters
         #: that have ended, if anything.
         self._heard_epoch: Epoch | None = None if end is None else end[0]
@@ -123,7 +127,9 @@ class MirrorReplica:
             else:
                 self._outbox.append((node, AttachRefused(self.queue_id, message.epoch, self.epoch)))
         elif isinstance(message, Attach):
-            self._attach(node, message)
+            self._prepare(node, message)
+        elif self._waiting:
+            self._waiting.append((node, message))
         else:
             self._apply(message)
 
@@ -135,16 +141,41 @@ class MirrorReplica:
         """It may have been no mirror for a while, in which the master delivered without telling it."""
         self._heard_horizon = max(self._heard_horizon, self.local.next_seq_id)
         self.end = None
+        self._forget_waiting()  # of before; its master will attach again
 
     def _end_conversation(self) -> None:
+        self._forget_waiting()
         self._attach_id = 0
         self._description = Description(self.local, (), SeqId(0))
 
     # --- attach -------------------------------------------------------------------------------------------------------
 
-    def _attach(self, node: NodeName, attach: Attach) -> None:
+    def _prepare(self, node: NodeName, attach: Attach) -> None:
+        """Take an attach when what is here has been read and hashed: there may be millions of messages that nobody has
+        compared yet, or that have changed since. Until then it is as if it were on its way."""
+        self.adopt_epoch(attach.epoch)
         if attach.epoch == self._heard_epoch and attach.attach_id <= self._attach_id:
             return
+        self._waiting = [(node, attach)]
+        self._preparation = self.local.prepare_digests()
+        self._go_on_preparing()
+
+    def _forget_waiting(self) -> None:
+        self._preparation = None
+        self._waiting.clear()
+
+    def _go_on_preparing(self) -> None:
+        if self._preparation is None or next(self._preparation, self) is None:
+            return
+        self._preparation = None
+        waiting, self._waiting = self._waiting, []
+        for node, message in waiting:
+            if isinstance(message, Attach):
+                self._attach(node, message)
+            else:
+                self._apply(message)
+
+    def _attach(self, node: NodeName, attach: Attach) -> None:
         if attach.epoch != self._heard_epoch or self._master is None:
             self._foreign_below = min(self.local.next_seq_id, attach.next_seq_id)
         self.epoch = attach.epoch
@@ -291,10 +322,11 @@ class MirrorReplica:
     @property
     def has_more(self) -> bool:
         """True if `take_messages` has something to say in the next turn, too."""
-        return bool(self._description)
+        return bool(self._description) or self._preparation is not None
 
     def take_messages(self) -> list[tuple[NodeName, MirrorMessage]]:
         """Answers to send: at most one piece of the description, and one acknowledgement after it."""
+        self._go_on_preparing()
         self.durable_advanced()
         outbox = self._outbox
         self._outbox = []
@@ -395,6 +427,7 @@ class MirrorReplica:
         assert self._heard_epoch is None or self._heard_epoch <= self.epoch, "the highest epoch heard is adopted"
         assert not self._attach_id or self._heard_epoch == self.epoch, "nobody of an older epoch is listened to"
         assert self._attach_id or not self._description, "what is here is told to a master that has attached"
+        assert bool(self._waiting) == (self._preparation is not None), "what waits begins with the attach it waits for"
         self._gap.check_invariants()
         assert not (self._is_complete and self._gap), "who has everything has no gap"
         assert not (self._is_complete and self._may_hold_twice), "a mirror without a difference has what its master has"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -11,7 +12,9 @@ import node.queues.digests
 import node.queues.local_replica
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue, recovered
-from cluster.mirroring.messages import Attach
+from cluster.mirroring.messages import Attach, AttachRefused, MirrorMessage, Ops, OpsAck
+from cluster.mirroring.mirror import MirrorReplica
+from cluster.mirroring.progress import MirrorState
 from cluster.mirroring.reports import ReportMirrorStalled
 from cluster.mirroring.settings import MirroringSettings
 from node.ids import Epoch, SeqId
@@ -20,7 +23,7 @@ from node.queues.replica import SeqRange
 from node.store.shared.config import StoreConfig
 from tests.support.digests import expected_digests
 from tests.support.messages import msg_id_of, publications
-from tests.support.mirror_pair import N1, N2, QUEUE
+from tests.support.mirror_pair import N1, N2, N3, QUEUE
 from tests.support.stores import StoreHarness
 
 #: Positions of a digest segment here.
@@ -167,3 +170,95 @@ def test_a_mirror_that_leaves_the_record_and_comes_again_is_prepared_for_anew(ha
     while attach_in(master) is None:
         turns += 1
     assert turns >= SEGMENTS / 5
+
+
+# --- the mirror's side ---
+
+
+class Meeting:
+    """A master and a mirror that both have it all, and of which neither has compared anything."""
+
+    def __init__(self, harness: StoreHarness) -> None:
+        self.local, self.master = opened(harness)
+        self.here = StoreHarness(harness.config)
+        self.here.open_queue().publish(publications(1, SEGMENTS * ENTRIES))
+        self.mirror = MirrorReplica(QUEUE, self.here.restart(), Epoch(1))
+        self.reads_before = self.here.disk.reads
+        self.master.mirror_link_up(N2)
+        while (attach := attach_in(self.master)) is None:
+            pass
+        self.mirror.receive(N1, attach)
+
+    def turn(self) -> list[MirrorMessage]:
+        sent = [message for _, message in self.mirror.take_messages()]
+        self.mirror.check_invariants()
+        return sent
+
+    def answers(self) -> list[MirrorMessage]:
+        """All that comes of it by itself."""
+        said: list[MirrorMessage] = []
+        while self.mirror.has_more:
+            said += self.turn()
+        return said + self.turn()
+
+
+def test_no_turn_of_a_mirror_reads_all_that_is_on_disk(harness: StoreHarness) -> None:
+    meeting = Meeting(harness)
+    reads = [0, meeting.here.disk.reads - meeting.reads_before]
+    said: list[MirrorMessage] = []
+    while not said:
+        said = meeting.turn()
+        reads.append(meeting.here.disk.reads - meeting.reads_before)
+    in_turns = [after - before for before, after in pairwise(reads)]
+    assert max(in_turns) < sum(in_turns) / 4
+    assert not meeting.mirror.has_more
+    for answer in said:
+        meeting.master.receive(N2, answer)
+    assert meeting.master.mirror_states() == {N2: MirrorState.FILLING}, "it is told that nothing is missing"
+    meeting.local.check_invariants()
+
+
+def test_what_a_master_says_meanwhile_is_heard_behind_its_attach(harness: StoreHarness) -> None:
+    meeting = Meeting(harness)
+    assert meeting.mirror.has_more
+    meeting.master.publish(publications(SEGMENTS * ENTRIES + 1, 5))
+    meeting.master.drop(20)
+    for _, message in meeting.master.take_messages():
+        meeting.mirror.receive(N1, message)
+    meeting.answers()
+    assert list(meeting.mirror.local.digests()) == list(meeting.local.digests())
+
+
+def test_an_attach_that_waits_ends_with_its_link(harness: StoreHarness) -> None:
+    meeting = Meeting(harness)
+    meeting.mirror.link_lost()
+    assert not meeting.mirror.has_more
+    assert meeting.turn() == []
+    meeting.master.mirror_link_up(N2)
+    while (attach := attach_in(meeting.master)) is None:
+        pass
+    meeting.mirror.receive(N1, attach)
+    [answer] = meeting.answers()
+    assert isinstance(answer, OpsAck)
+    assert answer.attach_id == attach.attach_id
+
+
+def test_a_master_is_refused_as_soon_as_a_later_one_attaches(harness: StoreHarness) -> None:
+    meeting = Meeting(harness)
+    meeting.answers()
+    later = recovered(N3, meeting.local, replace(RECORD, master=N3, epoch=Epoch(2)))
+    later.mirror_link_up(N2)
+    meeting.mirror.local.remove([SeqRange(SeqId(at), SeqId(at + 1)) for at in range(0, SEGMENTS * ENTRIES, ENTRIES)])
+    while (attach := attach_in(later)) is None:
+        pass
+    meeting.mirror.receive(N3, attach)
+    assert meeting.mirror.has_more, "it is at work"
+    meeting.mirror.receive(N1, Ops(QUEUE, Epoch(1), 1, 2, ()))
+    assert AttachRefused(QUEUE, Epoch(1), Epoch(2)) in meeting.turn()
+
+
+def test_what_waits_is_forgotten_by_a_mirror_that_may_have_been_none(harness: StoreHarness) -> None:
+    meeting = Meeting(harness)
+    meeting.mirror.records_skipped()
+    assert not meeting.mirror.has_more
+    assert meeting.turn() == []
