@@ -322,7 +322,12 @@ class MirrorReplica:
     @property
     def has_more(self) -> bool:
         """True if `take_messages` has something to say in the next turn, too."""
-        return bool(self._description) or self._preparation is not None
+        return bool(self._description) or self.is_preparing
+
+    @property
+    def is_preparing(self) -> bool:
+        """An attach waits, and what follows it: `take_messages` applies that when it is time."""
+        return self._preparation is not None
 
     def take_messages(self) -> list[tuple[NodeName, MirrorMessage]]:
         """Answers to send: at most one piece of the description, and one acknowledgement after it."""

@@ -53,6 +53,10 @@ class MasterRole:
         """The role ends, the copy stays: note how far messages were delivered."""
         self.mirrored.close_deliveries()
 
+    def check_invariants(self) -> None:
+        self.mirrored.check_invariants()
+        self.process.check_invariants()
+
 
 class MirrorRole:
     """This node holds a mirror: it applies what the master streams."""
@@ -84,6 +88,9 @@ class MirrorRole:
     def close_deliveries(self) -> None:
         """As of a master."""
         self.replica.close_deliveries()
+
+    def check_invariants(self) -> None:
+        self.replica.check_invariants()
 
 
 Role = MasterRole | MirrorRole

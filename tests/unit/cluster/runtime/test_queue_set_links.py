@@ -12,7 +12,7 @@ from cluster.mirroring.reports import ReportFollows, ReportMirrorStalled
 from cluster.mirroring.settings import MIRROR_UNREACHABLE_MS
 from node.ids import ChannelKey
 from node.pieces import at_once
-from tests.support.queue_sets import N1, N2, Q, QueueSetNetwork, QueueSetNode, mastership, pair, queue_record
+from tests.support.queue_sets import N1, N2, OTHER, Q, QueueSetNetwork, QueueSetNode, mastership, pair, queue_record
 from tests.support.sizes import reachable_sizes
 
 
@@ -101,6 +101,39 @@ def test_a_broken_link_holds_confirms_no_longer_than_a_comparison_takes(monkeypa
     network.pump()
     assert network[N1].confirmed() == list(range(1, 61))
     network[N1].queues.link_up(N2)
+    network.pump()
+    assert network[N1].confirmed() == list(range(1, 62))
+
+
+def test_what_waits_for_a_comparison_is_looked_at_when_it_is_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mirror takes it when it is drained, and nobody calls it then."""
+    for module in (node.queues.digests, node.queues.local_replica):
+        monkeypatch.setattr(module, "DIGEST_SEGMENT_ENTRIES", 4)
+    network = pair()
+    network[N1].publish(Q, 1, 60)
+    network.pump()
+    for here, there in ((N1, N2), (N2, N1)):
+        network[here].queues.link_down(there)
+    network[N1].queues.link_up(N2)
+    network[N1].turn()
+    network[N1].publish(Q, 61)
+    network[N1].turn()
+    monkeypatch.setattr(node.queues.local_replica, "PREPARED_ENTRIES", 8)
+    mirror = network[N2]
+    mirror.queues.follow(OTHER, mastership(OTHER, N2))
+    mirror.publish(OTHER, 1)
+    while wire := network.wires[N1, N2]:
+        mirror.queues.receive(N1, wire.popleft())
+    mirror.pending.popleft()()
+    mirror.sync()  # a round ends before the attach is taken
+    mirror.turn()
+    assert mirror.depth(Q) == 61
+    running = mirror.group_commit.begin()
+    assert running is not None, "what has waited is written"
+    mirror.queues.check_invariants()
+    running.run()
+    mirror.group_commit.complete(running)
+    mirror.queues.durable_advanced()
     network.pump()
     assert network[N1].confirmed() == list(range(1, 62))
 
