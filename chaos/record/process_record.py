@@ -130,7 +130,7 @@ class ProcessRecord:
         self._part_number = 0
         self._encoder = ThreadPoolExecutor(max_workers=1, thread_name_prefix="record")
         self._pending: deque[Future[None]] = deque()
-        self._is_closed = False
+        self._has_ended = False
         self.process = process
         self.clock = clock
 
@@ -163,7 +163,6 @@ class ProcessRecord:
         **others: int | str,
     ) -> None:
         """An event with any of the columns, now or at ``at_us``; it may have happened from ``since_us`` on."""
-        assert not self._is_closed, "a process recorded something after its end"
         at_us = self.clock.now_us() if at_us is None else at_us
         part = self._part
         row = len(part)
@@ -182,6 +181,7 @@ class ProcessRecord:
         part = self._part
         if not part:
             return
+        assert not self._has_ended, "a process recorded something after its end"
         self._part = _Part(part.first_event + len(part))
         self._part_since_us = self.clock.now_us()
         while self._pending and self._pending[0].done():
@@ -194,11 +194,12 @@ class ProcessRecord:
 
     def close(self) -> None:
         """Record the end and write what is left. Raises what the writing met. May be called twice."""
-        if self._is_closed:
+        if self._has_ended:
             return
         self.note(Kind.PROCESS_END)
-        self._is_closed = True
         self.flush()
+        self._has_ended = True
+        self._rows_per_part = 0  # so that any row is noticed
         try:
             while self._pending:
                 self._pending.popleft().result()
@@ -216,7 +217,7 @@ class ProcessRecord:
     def check_invariants(self) -> None:
         """Raise `AssertionError` if the record contradicts itself."""
         part = self._part
-        assert len(part) < self._rows_per_part, "a full part is handed over"
+        assert len(part) < self._rows_per_part or self._has_ended, "a full part is handed over"
         assert len(self._pending) <= PENDING_PARTS_MAX, "who records waits for who encodes"
         assert {len(getattr(part, name)) for name in _DENSE} == {len(part)}, "every column has every row"
 
