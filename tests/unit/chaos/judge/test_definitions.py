@@ -245,3 +245,73 @@ def test_a_requeued_message_comes_first_again() -> None:
     assert history(wait=2).names() == [(Name.CAUSED, 1), (Name.REQUEUE_OVERTAKEN, 1)]
     assert history(wait=1).names() == [(Name.CAUSED, 1)], "the other may have been sent before"
     assert CHANNELS["A"] != CHANNELS["B"]
+
+
+def test_every_one_that_comes_late_is_named() -> None:
+    told = Told().confirmed(1, 2, 3, 4, 5).settled(2).settled(1).settled(5).settled(3).settled(4)
+    assert told.names() == [(Name.MISORDERED, 1), (Name.MISORDERED, 3), (Name.MISORDERED, 4)]
+    backwards = Reference(reversed(told.complete()), RunFacts({}, [QueueFacts()]))
+    assert [finding.name for finding in backwards.findings()] == [Name.MISORDERED] * 3, "wherever the files begin"
+    assert backwards.pairs_compared == 4
+
+
+def test_each_requeue_is_looked_at() -> None:
+    told = Told().confirmed(1, 2)
+    told.deliver(1).end(Kind.REQUEUE, 1).again(1, on="A").end(Kind.REQUEUE, 1).prove(1)
+    told.again(1, on="B").end(Kind.REQUEUE, 1, on="B").prove(1, on="B")
+    told.add(HARNESS, Kind.PHASE).add(HARNESS, Kind.PHASE).deliver(2).add(HARNESS, Kind.PHASE).add(HARNESS, Kind.PHASE)
+    told.again(1, on="B").ack(1, on="B").prove(1, on="B").ack(2).prove(2)
+    assert told.names() == [*[(Name.CAUSED, 1)] * 3, (Name.REQUEUE_OVERTAKEN, 1)]
+
+
+def test_a_delivery_that_wants_no_acknowledgement_is_held_by_nobody() -> None:
+    told = Told().confirmed(1).deliver(1, flags=Flag.NO_ACK).again(1, on="B").ack(1, on="B").prove(1, on="B")
+    assert told.names() == [(Name.SPONTANEOUS, 1)]
+
+
+def test_who_acknowledged_before_its_channel_went_holds_nothing() -> None:
+    told = Told().confirmed(1).deliver(1).ack(1).again(1).release(1).ack(1, on="B").prove(1, on="B")
+    assert told.names() == [(Name.SPONTANEOUS, 1)]
+
+
+def test_what_expired_after_it_was_given_back_and_comes_again() -> None:
+    told = Told().confirmed(1).deliver(1).release(1).broker(Kind.EXPIRED, 1)
+    told.add(HARNESS, Kind.PHASE).add(HARNESS, Kind.PHASE).again(1).ack(1, on="B").prove(1, on="B")
+    assert told.names() == [(Name.RESURRECTED, 1)]
+
+
+def test_a_confirm_is_false_as_soon_as_one_later_epoch_has_begun() -> None:
+    told = Told().promote(2).publish(1).broker(Kind.ANSWERED, 1, epoch=1).confirm(1).promote(3).settled(1)
+    assert told.names() == [(Name.FALSE_CONFIRM, 1)]
+    told = Told().promote(2).publish(1).broker(Kind.ANSWERED, 1, epoch=2).confirm(1).settled(1)
+    assert told.names() == [], "it is the master's own epoch"
+
+
+def test_each_synchronised_replica_answers_for_itself() -> None:
+    told = Told().confirmed(1, 2).left(1, 2)
+    told.add(BROKER, Kind.HELD, message=key(1), node=2).add(BROKER, Kind.HELD, message=key(2), node=3)
+    told.add(BROKER, Kind.LISTED, queue=QUEUE, node=4)
+    for node in (2, 3):
+        told.add(BROKER, Kind.LISTED, queue=QUEUE, node=node, flags=Flag.SYNCHRONISED)
+    told.add(BROKER, Kind.LISTED, queue=QUEUE + 1, node=3, flags=Flag.SYNCHRONISED)
+    findings = told.judged(queue=QueueFacts(is_drained=False))
+    assert [(each.message, each.event) for each in findings] == [(key(1), 5), (key(2), 4)]
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "position"),
+    [
+        (Told().confirmed(1), Kind.PUBLISH, 0),
+        (Told().confirmed(1).left(1), Kind.LEFT, 0),
+        (Told().deliver(1).ack(1).prove(1), Kind.DELIVER, 0),
+        (Told().publish(1).answer(Kind.REFUSE, 1).settled(1), Kind.DELIVER, 0),
+        (Told().confirmed(1).settled(1).deliver(1, on="B"), Kind.DELIVER, 1),
+        (Told().confirmed(1, 2).settled(2).settled(1), Kind.DELIVER, 1),
+        (Told().confirmed(1).answer(Kind.STRAY, 1, number=Stray.TWICE).settled(1), Kind.STRAY, 0),
+        (Told().add(PUBLISHING, Kind.STRAY, number=Stray.UNKNOWN), Kind.STRAY, 0),
+        (Told().add(2, Kind.DELIVER, queue=QUEUE, flags=Flag.CORRUPT), Kind.DELIVER, 0),
+    ],
+)
+def test_the_row_that_shows_it(told: Told, kind: Kind, position: int) -> None:
+    shown = [event for event in told.events if event.kind == kind][position]
+    assert told.judged()[0][2:] == (shown.process, shown.event)
