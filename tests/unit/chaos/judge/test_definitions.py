@@ -262,6 +262,8 @@ def test_each_requeue_is_looked_at() -> None:
     told.add(HARNESS, Kind.PHASE).add(HARNESS, Kind.PHASE).deliver(2).add(HARNESS, Kind.PHASE).add(HARNESS, Kind.PHASE)
     told.again(1, on="B").ack(1, on="B").prove(1, on="B").ack(2).prove(2)
     assert told.names() == [*[(Name.CAUSED, 1)] * 3, (Name.REQUEUE_OVERTAKEN, 1)]
+    backwards = Reference(reversed(told.complete()), RunFacts({}, [QueueFacts()], slack_us=0))
+    assert Name.REQUEUE_OVERTAKEN in {finding.name for finding in backwards.findings()}, "wherever the files begin"
 
 
 def test_a_delivery_that_wants_no_acknowledgement_is_held_by_nobody() -> None:
@@ -314,4 +316,4 @@ def test_each_synchronised_replica_answers_for_itself() -> None:
 )
 def test_the_row_that_shows_it(told: Told, kind: Kind, position: int) -> None:
     shown = [event for event in told.events if event.kind == kind][position]
-    assert told.judged()[0][2:] == (shown.process, shown.event)
+    assert told.judged()[0][1:] == (shown.message, shown.process, shown.event)
