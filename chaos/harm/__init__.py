@@ -1,0 +1,1 @@
+"""Doing harm, and undoing it: faults of nodes and lines, and the journal by which all of it can be undone."""

@@ -1,0 +1,174 @@
+"""What a target is, in types. See the package's text for what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from chaos.plan.actions import Capability
+from chaos.plan.model import ClusterPlan
+
+#: Long enough for five interpreters to start on a busy machine with two cores, and to elect a leader.
+READY_TIMEOUT_S = 90.0
+
+
+class TargetError(Exception):
+    """The target did not do it, and never will in this run; the text says what to look at."""
+
+
+class NotNow(Exception):
+    """A node cannot be asked now: it is down, paused, cut off, or has no quorum. Another, or later, may do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where clients reach one node."""
+
+    #: Number of the node, from 1.
+    node: int
+    #: ``amqp://user:password@host:port/``: the password is in no ``repr``.
+    url: str
+
+    def __repr__(self) -> str:
+        return f"Endpoint(node={self.node})"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """What one node said of one queue at one moment."""
+
+    queue: str
+    #: Number of the master's node; None if there is none, or the broker does not tell.
+    master: int | None
+    #: Oldest first, those with everything among them.
+    mirrors: tuple[int, ...] = ()
+    synchronised: tuple[int, ...] = ()
+    ready: int = 0
+    unacked: int = 0
+    #: How often the queue got another master, as the broker counts; None if it does not.
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What is known of a node for the record of a run."""
+
+    #: From 1.
+    number: int
+    name: str
+    #: Where its log is, if it can be read here: the story of a message quotes it.
+    log: str = ""
+
+
+class Operator(Protocol):
+    """An operator's questions and orders to one node. Each raises `NotNow`, or `TargetError` if it was refused."""
+
+    async def queues(self) -> list[QueueView]:
+        """Every queue of the default vhost, as this node sees it."""
+        ...
+
+    async def running(self) -> list[int]:
+        """Numbers of the nodes that it takes for alive, itself among them."""
+        ...
+
+    async def set_policy(self, name: str, pattern: str, definition: Mapping[str, Any]) -> None: ...
+
+    async def clear_policy(self, name: str) -> None: ...
+
+    async def sync(self, queue: str) -> None:
+        """Begin to fill mirrors that lack something; does not wait for the end."""
+        ...
+
+    async def cancel_sync(self, queue: str) -> None: ...
+
+    async def purge(self, queue: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Lines(Protocol):
+    """Proxies on the lines between nodes, and from clients, one for each direction (`chaos.harm.lines`).
+
+    A node stands for its number from 1, clients for 0.
+    """
+
+    def addresses(self) -> Mapping[tuple[int, int], str]:
+        """``host:port`` on which each line's proxy listens, by (from, to)."""
+        ...
+
+
+class Target(Protocol):
+    """One cluster."""
+
+    #: Which kind: "local", "compose", "rabbitmq", ...
+    kind: str
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What it can do and tell, on this machine and now."""
+        ...
+
+    @property
+    def nodes(self) -> Sequence[NodeFacts]:
+        """All of them, running or not."""
+        ...
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Of every node, through the proxies of clients if there are any."""
+        ...
+
+    def is_running(self, node: int) -> bool:
+        """False if the target knows that it is down, or stands still."""
+        ...
+
+    async def start(self, plan: ClusterPlan) -> None:
+        """Begin a cluster like that, or take the one that is there. Raises `TargetError` if it cannot be like that."""
+        ...
+
+    async def wait_ready(self, nodes: Sequence[int] | None = None, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Until these nodes (else all that run) serve clients and see each other. Raises `TimeoutError`, saying which
+        does not and where its log is; `TargetError` at once if one has ended."""
+        ...
+
+    async def kill(self, nodes: Sequence[int]) -> None:
+        """SIGKILL to all of them at once."""
+        ...
+
+    async def stop(self, node: int) -> None:
+        """An orderly stop; waits for its end."""
+        ...
+
+    async def start_node(self, node: int) -> None:
+        """Begin one that was killed or stopped, on the data that it had."""
+        ...
+
+    async def pause(self, node: int) -> None: ...
+
+    async def resume(self, node: int) -> None: ...
+
+    async def hurt(self, name: str, node: int, arguments: Mapping[str, Any]) -> None:
+        """Another fault of nodes in `chaos.plan.actions`: "disconnect", "fill disk", "slow disk", "memory alarm"."""
+        ...
+
+    async def unhurt(self, name: str, node: int) -> None:
+        """End that fault."""
+        ...
+
+    async def wipe(self, node: int) -> None:
+        """Empty its disk, forget it, let it join as a new one: it runs when this returns."""
+        ...
+
+    def operator(self, node: int) -> Operator:
+        """Of one node; opened when first asked."""
+        ...
+
+    @property
+    def lines(self) -> Lines | None:
+        """The proxies, if there are any."""
+        ...
+
+    async def close(self) -> None:
+        """Leave nothing behind."""
+        ...
