@@ -4,13 +4,13 @@ Two programs follow these definitions, written apart: `chaos.judge.reference`, p
 must agree on every record, finding by finding. Only this text is common to them.
 
 **Terms.** A *message* here is one attempt to publish it: its key. It is *published* if it has a `PUBLISH`, *confirmed*
-if it has a `CONFIRM`, *refused* (`REFUSE`) or *returned* (`RETURN`) likewise. A *delivery* is a `DELIVER` of it, known
-by its channel and tag; `ACK`, `ACK_PROVEN`, `REQUEUE`, `DISCARD` and `RELEASE` name the delivery by the same two. A
-delivery is *settled* by `ACK`, `DISCARD`, or being made with NO_ACK; *proven* settled if `ACK_PROVEN` follows, with
-NO_ACK, or if the broker says `SETTLED` of the message. It is *given back* by `REQUEUE` or `RELEASE`. A message is
-*removed* if the broker says so (`EXPIRED`, `DROPPED`, `PURGED`, `DEAD_LETTERED`), and *may have been removed* if its
-queue removes by itself (`QueueFacts.may_remove`) or was `EMPTIED` by order at a time that is not wholly before its
-`PUBLISH`.
+if it has a `CONFIRM` and no `RETURN` (a broker confirms what it returns, too), *refused* (`REFUSE`) or *returned*
+(`RETURN`) likewise. A *delivery* is a `DELIVER` of it, known by its channel and tag; `ACK`, `ACK_PROVEN`, `REQUEUE`,
+`DISCARD` and `RELEASE` name the delivery by the same two. A delivery is *settled* by `ACK`, `DISCARD`, or being made
+with NO_ACK; *proven* settled if `ACK_PROVEN` follows, with NO_ACK, or if the broker says `SETTLED` of the message. It
+is *given back* by `REQUEUE` or `RELEASE`. A message is *removed* if the broker says so (`EXPIRED`, `DROPPED`, `PURGED`,
+`DEAD_LETTERED`), and *may have been removed* if its queue removes by itself (`QueueFacts.may_remove`) or was `EMPTIED`
+by order at a time that is not wholly before its `PUBLISH`.
 
 "Within reach of" a moment: times are compared as intervals; x is *before* y if ``x.t_hi_us < y.t_lo_us``, and *may be
 before* y if ``x.t_lo_us <= y.t_hi_us``. The moments at which two clients read two deliveries tell in which order they

@@ -113,7 +113,8 @@ class Reference:
     def _of_message(self, story: Story) -> Iterator[Finding]:
         key = story.key
         published, deliveries, left = story.of(Kind.PUBLISH), story.of(Kind.DELIVER), story.of(Kind.LEFT)
-        is_confirmed, is_refused = story.has(Kind.CONFIRM), story.has(Kind.REFUSE)
+        is_confirmed = story.has(Kind.CONFIRM) and not story.has(Kind.RETURN)
+        is_refused = story.has(Kind.REFUSE)
         may_be_removed = self._may_be_removed(story)
         is_settled = story.has(*_SETTLING) or any(each.flags & Flag.NO_ACK for each in deliveries)
         is_proven = story.has(Kind.SETTLED) or any(

@@ -25,6 +25,9 @@ class Kind(IntEnum):
     UNRESOLVED = 5
     #: An answer for what is not outstanding. ``number``: see `Stray`. ``message`` if the tag was ever published.
     STRAY = 6
+    #: ``message`` only: not confirmed in this attempt, and not attempted again. Attempts are used up, or the publisher
+    #: ends.
+    GIVEN_UP = 7
 
     # --- consumers: message, channel, tag
     #: basic.deliver, or basic.get-ok (flag GET). Flags REDELIVERED, CORRUPT, NO_ACK. Without a message it is foreign;
