@@ -213,10 +213,8 @@ class Publisher:
         self._record.note(Kind.CONNECT_FAILED, now_us, node=node, detail=detail)
 
     def end(self, now_us: int) -> None:
-        """No channel will be opened any more."""
+        """No channel will be opened any more. May be told again."""
         assert not self._channel, "who ends has closed its channel"
-        if self._is_over:
-            return
         self._is_over = True
         for _, key in self._again:
             # The attempt that is not made was never published: it is the one before that is told of.

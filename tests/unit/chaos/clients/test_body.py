@@ -59,7 +59,7 @@ def test_a_shortened_body_is_unsound() -> None:
     assert bodies.decode(bodies.encode(KEY)[:-1]) == Identity(KEY, is_sound=False)
 
 
-@pytest.mark.parametrize("key", [0, 1 << 63, KEY & ~ATTEMPTS_MAX])
+@pytest.mark.parametrize("key", [0, 1 << 63 | KEY, KEY & ~ATTEMPTS_MAX])
 def test_what_cannot_be_a_key_is_none(key: int) -> None:
     bodies = Bodies("run")
     assert bodies.decode(bodies.encode(key)) == Identity(0, is_sound=True)

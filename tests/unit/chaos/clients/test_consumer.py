@@ -142,6 +142,14 @@ def test_of_a_group_that_waited_only_what_was_held_long_enough_is_settled() -> N
     assert scene.take(after_ms=1) == [Ack(1, False), Ask()]
 
 
+def test_a_full_group_waits_until_its_last_was_held_long_enough() -> None:
+    scene = Scene(group=2, hold_ms=100, group_wait_ms=50)
+    scene.deliver(1)
+    scene.now_us += 90_000
+    scene.deliver(1)
+    assert scene.take(after_ms=20) == []
+
+
 def test_the_whole_prefetch_is_held_if_it_is_the_group() -> None:
     scene = Scene(prefetch=200, group=200, group_wait_ms=60_000)
     scene.deliver(199)

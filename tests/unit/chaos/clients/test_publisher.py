@@ -275,6 +275,15 @@ def test_messages_are_intended_by_the_rate_and_say_how_late_they_are() -> None:
     ]
 
 
+def test_to_begin_again_moves_no_schedule() -> None:
+    scene = Scene(rate_per_s=1_000, messages_max=2)
+    scene.now_us += 5_000
+    scene.publisher.begin(scene.now_us)
+    assert scene.publisher.lag_us(scene.now_us) == 5_000
+    assert scene.publish(10) == [key(1), key(2)]
+    assert scene.publisher.lag_us(scene.now_us) == 0
+
+
 def test_a_further_attempt_is_as_late_as_its_message() -> None:
     scene = Scene(rate_per_s=10, messages_max=2)
     scene.now_us += 100_000
