@@ -125,9 +125,11 @@ class Reference:
         first = deliveries[0] if deliveries else None
         is_removed = story.has(*REMOVALS)
         is_gone = not left and not is_removed
+        # What was returned is confirmed, and in no queue.
+        is_missing = is_confirmed and not story.has(Kind.RETURN) and not first and is_gone
         facts = {
-            Name.LOST: (is_confirmed and not first and is_gone and not may_be_removed, origin),
-            Name.REMOVED_UNPROVEN: (is_confirmed and not first and is_gone and may_be_removed, origin),
+            Name.LOST: (is_missing and not may_be_removed, origin),
+            Name.REMOVED_UNPROVEN: (is_missing and may_be_removed, origin),
             Name.VANISHED: (
                 is_confirmed and bool(first) and not is_settled and is_gone and not may_be_removed,
                 origin,
@@ -190,12 +192,18 @@ class Reference:
         if self._is_resurrected(story, repeat, others):
             return Name.RESURRECTED
         if cause is not None:
-            settled = [end for other in others for end in story.ends(other, *_SETTLING) if may_be_before(end, repeat)]
+            settled = [end for other in others for end in self._settlings(story, other) if may_be_before(end, repeat)]
             return Name.AFTER_ACK if settled else Name.CAUSED
         holders = [other for other in others if is_before(other, repeat)]
         if any(self._is_held(story, holder, repeat) for holder in holders):
             return Name.DOUBLE_OWNER
         return Name.SPONTANEOUS
+
+    @staticmethod
+    def _settlings(story: Story, delivery: Event) -> list[Event]:
+        """What settles a delivery; with NO_ACK it does so itself."""
+        own = [delivery] if delivery.flags & Flag.NO_ACK else []
+        return [*own, *story.ends(delivery, *_SETTLING)]
 
     @staticmethod
     def _is_held(story: Story, delivery: Event, at: Event) -> bool:
@@ -209,9 +217,12 @@ class Reference:
         if self._was_removed_before(story, repeat):
             return True
         for other in others:
-            proofs = [each for each in story.ends(other, Kind.ACK_PROVEN) if is_before(each, repeat)]
-            for end in story.ends(other, *_SETTLING):
-                if proofs and not self._is_promoted_between(story.key, end, repeat):
+            proofs = [*story.ends(other, Kind.ACK_PROVEN), *story.of(Kind.SETTLED)]
+            if other.flags & Flag.NO_ACK:
+                proofs.append(other)
+            for end in self._settlings(story, other):
+                is_proven = is_before(end, repeat) and any(is_before(proof, repeat) for proof in proofs)
+                if is_proven and not self._is_promoted_between(story.key, end, repeat):
                     return True
         return False
 
