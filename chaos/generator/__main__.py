@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FileExistsError as error:
         sys.stderr.write(f"there is a record already: {error.filename}\n")
         return 2
-    document = json.dumps(facts_document(history.layout.facts()), indent=1)
+    document = json.dumps(facts_document(history.layout.facts()))
     (directory / FACTS_FILE).write_text(document + "\n", encoding="utf-8")
     write_planted(directory / PLANTED_FILE, generated.planted)
     sys.stdout.write(_summary(shape, generated, options.plant))

@@ -32,7 +32,7 @@ from chaos.record.schema import EVENTS_DIRECTORY, EventClass
 
 #: The first moment, in microseconds since the epoch: any, but the same for the same seed.
 START_US = 1_700_000_000_000_000
-#: Between opening the channels and publishing, and from the last event of a burst to the next.
+#: Between opening the channels and publishing, and from the last event of a burst to the next, at least.
 LULL_US = 100_000
 
 
@@ -57,6 +57,8 @@ class History:
         self.layout = Layout(shape)
         self.generated = Generated()
         self._shape = shape
+        #: What is planted near the end of a burst may come two slacks behind it.
+        self._lull_us = max(LULL_US, 6 * shape.slack_us)
         self._counters = Counters()
         self._faults = 0
         self._clock_us = START_US
@@ -106,7 +108,7 @@ class History:
         if is_first:
             self._begin(rows)
         rows.describe(rows.add(Kind.PHASE, Layout.HARNESS, self._clock_us), f"burst {block + 1}")
-        start_us = self._clock_us + LULL_US
+        start_us = self._clock_us + self._lull_us
         told: list[Told] = []
         for state in self._states:
             rng = np.random.default_rng([shape.seed, block, state.queue])
@@ -128,8 +130,8 @@ class History:
             self._left.append(published.key[published.outcome == Outcome.LEFT])
         rows.seal()
         end_us = int(rows.columns["t_hi_us"].max())
-        sown = self._planter.plant(block, rows, told, self._counters, end_us + LULL_US // 2)
-        self._clock_us = end_us + LULL_US
+        sown = self._planter.plant(block, rows, told, self._counters, end_us + self._lull_us // 2)
+        self._clock_us = end_us + self._lull_us
         self.generated.failovers = self._faults
         return rows, sown
 
@@ -181,7 +183,7 @@ class History:
             places = self._look(rows, state, its)
             self._sow_left(sown, self._planter.remainders, its, places)
             self._list(rows, sown, state, its)
-        end_us = self._clock_us + LULL_US
+        end_us = self._clock_us + self._lull_us
         rows.add(Kind.PROCESS_END, list(self.layout.processes), np.full(len(self.layout.processes), end_us))
         return rows, sown
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chaos.generator.rows import Mask, Numbers
+from chaos.generator.rows import Column, Mask, Numbers
 from chaos.generator.shape import Layout
 from chaos.record.message_key import PUBLISHER_SHIFT, QUEUE_SHIFT, SEQUENCE_SHIFT
 
@@ -137,53 +137,58 @@ class Publishing:
 
     def publish(self, counts: Numbers, sequences: Numbers, start_us: int, failovers: int) -> Published:
         """``counts`` by publisher, whose numbers go on behind ``sequences``."""
-        rng = self._rng
-        slot = rng.permutation(np.repeat(np.arange(len(counts)), counts))
+        slot = self._rng.permutation(np.repeat(np.arange(len(counts)), counts))
         sequence = sequences[slot] + counted_within(slot) + 1
         total = len(slot)
         left = int(np.ceil(self._shape.left * total)) if self._keep_left else 0
         pauses = self._spread(failovers, total, self._spacing, self._spacing + left)
         windows = self._windows(slot, pauses, left)
-        place = np.arange(total, dtype=np.float64)
-        copied = np.concatenate([window.places for window in windows]) if windows else np.zeros(0, np.int64)
+        # Copies get places between that of the last message before the break and the next.
+        copied = np.concatenate([np.zeros(0, np.int64), *(window.places for window in windows)])
         behind = np.repeat([window.place for window in windows], [len(window.places) for window in windows])
-        copy_place = behind + (counted_within(behind.astype(np.int64)) + 1) / (self._shape.publishers * total + 2)
-        order = np.argsort(np.concatenate([place, copy_place]), kind="stable")
-        source = np.concatenate([np.arange(total), copied])[order]
-        all_places = np.concatenate([place, copy_place])[order]
+        nth = counted_within(behind.astype(np.int64)) + 1
+        all_places = np.concatenate([np.arange(total, dtype=np.float64), behind + nth / (len(copied) + 1)])
+        order = np.argsort(all_places, kind="stable")
+        all_places, source = all_places[order], np.concatenate([np.arange(total), copied])[order]
+        is_copy = order >= total
+        # What is first behind a break or in a pause comes so much later.
         gaps = self._gaps(len(order))
         reconnects = np.searchsorted(all_places, [window.place for window in windows], side="right")
         gaps[reconnects] += RECONNECT_US
         resumes = np.searchsorted(all_places, pauses - 1, side="right")
-        gaps[resumes] += rng.integers(*OUTAGE_US, size=len(pauses))
+        gaps[resumes] += self._rng.integers(*OUTAGE_US, size=len(pauses))
         t_us = start_us + np.cumsum(gaps)
-        is_copy = order >= total
-        outcome = self._outcomes(len(order), is_copy, left)
-        for window in windows:
-            taken = rng.integers(0, len(window.places) + 1)
-            now_at = np.searchsorted(all_places, window.places)
-            outcome[now_at] = np.where(
-                np.arange(len(window.places)) < taken, Outcome.UNRESOLVED_TAKEN, Outcome.UNRESOLVED
-            )
-        life = np.zeros(len(order), np.int64)
-        breaks = []
-        for window, resumed in zip(windows, reconnects.tolist(), strict=True):
-            life += (slot[source] == window.slot) & (all_places > window.place)
-            first_us = int(t_us[resumed])
-            breaks.append(Break(window.slot, int(t_us[resumed - 1]), first_us - 1_500, first_us - 500))
-        outages = [Outage(int(t_us[at - 1]) - UNNOTICED_US, int(t_us[at]) - 2_000) for at in resumes.tolist()]
-        publisher = slot[source] + self._layout.publisher(self._queue, 0)
-        key = (
-            (np.int64(self._queue) << QUEUE_SHIFT)
-            | (publisher << PUBLISHER_SHIFT)
-            | (sequence[source] << SEQUENCE_SHIFT)
-            | (1 + is_copy)
-        )
         published = Published(
-            slot[source], key, life, t_us, outcome, np.zeros_like(key), is_copy.copy(), is_copy, breaks, outages
+            slot=slot[source],
+            key=self._keys(slot[source], sequence[source], is_copy),
+            life=np.zeros(len(order), np.int64),
+            t_us=t_us,
+            outcome=self._outcomes(len(order), is_copy, left),
+            answered_us=np.zeros(len(order), np.int64),
+            is_multiple=np.zeros(len(order), np.bool_),
+            is_copy=is_copy,
+            breaks=[],
+            outages=[Outage(int(t_us[at - 1]) - UNNOTICED_US, int(t_us[at]) - 2_000) for at in resumes.tolist()],
         )
+        for window, resumed in zip(windows, reconnects.tolist(), strict=True):
+            self._break(published, window, all_places, resumed)
         self._answer(published)
         return published
+
+    def _keys(self, slot: Numbers, sequence: Numbers, is_copy: Mask) -> Numbers:
+        publisher = slot + self._layout.publisher(self._queue, 0)
+        queue = np.int64(self._queue) << QUEUE_SHIFT
+        keys: Numbers = queue | (publisher << PUBLISHER_SHIFT) | (sequence << SEQUENCE_SHIFT) | (1 + is_copy)
+        return keys
+
+    def _break(self, published: Published, window: _Window, all_places: Column, resumed: int) -> None:
+        """Of what is in the window, the first were taken, the others not; the publisher goes on in its next life."""
+        at = np.searchsorted(all_places, window.places)
+        is_taken = np.arange(len(at)) < self._rng.integers(0, len(at) + 1)
+        published.outcome[at] = np.where(is_taken, Outcome.UNRESOLVED_TAKEN, Outcome.UNRESOLVED)
+        published.life += (published.slot == window.slot) & (all_places > window.place)
+        last_us, first_us = published.t_us[[resumed - 1, resumed]].tolist()
+        published.breaks.append(Break(window.slot, last_us, first_us - 1_500, first_us - 500))
 
     def _spread(self, count: int, total: int, before: int, behind: int) -> Numbers:
         """Places of ``count`` incidents, each somewhere in the middle of its share; fewer if there is no room."""
@@ -267,5 +272,4 @@ class Publishing:
         for outage in published.outages:
             moments = push_back(moments, outage.began_us, outage.ended_us)
         published.answered_us[answered] = ascending(moments, slot, 0)
-        published.is_multiple[:] = False
         published.is_multiple[answered] = np.repeat(lengths > 1, lengths)

@@ -31,7 +31,7 @@ shapes = st.builds(
     left=st.sampled_from([0.0, 0.05]),
     expired=st.sampled_from([0.0, 0.1]),
     tap=st.booleans(),
-    slack_us=st.sampled_from([10_000, 50_000]),
+    slack_us=st.sampled_from([10_000, 50_000, 300_000]),
     block_messages=st.integers(300, 4_000),
 )
 
@@ -39,10 +39,15 @@ shapes = st.builds(
 @few_examples(3, 150, shapes, st.integers(0, 3))
 def test_exactly_what_is_planted_is_found(shape: Shape, plant: int) -> None:
     history = History(shape, plant)
-    reference = Reference(events_of(history), history.layout.facts())
+    events = list(events_of(history))
+    reference = Reference(events, history.layout.facts())
     findings = reference.findings()
     assert not reference.incomplete
     found = Counter(finding for finding in findings if finding.name in VIOLATIONS)
     assert found == Counter(label.finding for label in history.generated.planted)
     counts = Counter(finding.name for finding in findings if finding.name in LEGAL - UNCOUNTED)
     assert counts == +history.generated.legal
+    moments: dict[int, int] = {}
+    for event in events:
+        assert moments.get(event.process, 0) <= event.t_hi_us
+        moments[event.process] = event.t_hi_us
