@@ -19,9 +19,9 @@ were sent only up to ``slack_us``: the bytes lie in buffers. Without a slack, no
 **Absences** are concluded only from a complete record: every process of the roster has recorded densely and has ended.
 (Of PHANTOM only those matter that record for the message's publisher.)
 
-- LOST: confirmed, not returned, never delivered, not left (`LEFT`), neither removed nor may have been removed. (What is
-  returned is confirmed, and was in no queue.) By its place among what was delivered of the same publisher in the same
-  queue: *prefix* before the first, *postfix* behind the last (or nothing of it was), *middle*.
+- LOST: confirmed, never delivered, not left (`LEFT`), neither removed nor may have been removed. By its place among
+  what was delivered of the same publisher in the same queue: *prefix* before the first, *postfix* behind the last (or
+  nothing of it was), *middle*.
 - VANISHED: confirmed, delivered, never settled, not left, neither removed nor may have been removed.
 - PHANTOM: delivered and never published.
 - DOUBLE_OWNER and SPONTANEOUS, see below.
@@ -43,9 +43,9 @@ were sent only up to ``slack_us``: the bytes lie in buffers. Without a slack, no
   cause explains one repeat, the earliest first. Of a repeat, the first of these that holds:
 
   - RESURRECTED: it is proven that another delivery was settled before it, and no `PROMOTED` of the queue lies within
-    reach between that delivery's `ACK` or `DISCARD` (with NO_ACK, the delivery itself) and the repeat: who follows may
-    not have heard of an acknowledgement. Both the settling and its proof, `SETTLED` too, are before the repeat. Or the
-    broker said `SETTLED` with EVERYWHERE before it. Or the message was removed more than the slack before it.
+    reach between that delivery and the repeat: who follows may not have heard of an acknowledgement, and means nothing
+    by the tags of who led before. Both the settling and its proof, `SETTLED` too, are before the repeat. Or the broker
+    said `SETTLED` with EVERYWHERE before it. Or the message was removed more than the slack before it.
   - legal, if it has a cause: AFTER_ACK if another delivery was settled before it, else CAUSED.
   - DOUBLE_OWNER: another delivery was made before it and is still held: it has no row that ends it, or none that may be
     before the repeat.
@@ -66,7 +66,7 @@ were sent only up to ``slack_us``: the bytes lie in buffers. Without a slack, no
 
 **Counted, and legal**: RECOVERED (unresolved, not confirmed, delivered), SETTLED_UNPROVEN (settled, never proven, not
 left), COPIES (an attempt that was delivered when an earlier one of the same was as well), FLAGGED_FIRST (all its
-deliveries have REDELIVERED), REMOVED_UNPROVEN (confirmed, not returned, never delivered, not left, not removed, and may
+deliveries have REDELIVERED), REMOVED_UNPROVEN (confirmed, never delivered, not left, not removed, and may
 have been removed).
 
 **The row** that a finding names: the delivery that is told of; the answer (`STRAY`, `ANSWERED`); the `LISTED` of the

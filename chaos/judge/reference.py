@@ -126,7 +126,7 @@ class Reference:
         is_removed = story.has(*REMOVALS)
         is_gone = not left and not is_removed
         # What was returned is confirmed, and in no queue.
-        is_missing = is_confirmed and not story.has(Kind.RETURN) and not first and is_gone
+        is_missing = is_confirmed and not first and is_gone
         facts = {
             Name.LOST: (is_missing and not may_be_removed, origin),
             Name.REMOVED_UNPROVEN: (is_missing and may_be_removed, origin),
@@ -222,7 +222,7 @@ class Reference:
                 proofs.append(other)
             for end in self._settlings(story, other):
                 is_proven = is_before(end, repeat) and any(is_before(proof, repeat) for proof in proofs)
-                if is_proven and not self._is_promoted_between(story.key, end, repeat):
+                if is_proven and not self._is_promoted_between(story.key, other, repeat):
                     return True
         return False
 

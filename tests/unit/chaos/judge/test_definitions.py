@@ -183,6 +183,8 @@ def test_settled_and_delivered_again() -> None:
     assert end(Told().confirmed(1).settled(1).release(1).again(1)).names() == [(Name.RESURRECTED, 1)]
     over = Told().confirmed(1).settled(1).promote(2).again(1)
     assert end(over).names() == [(Name.AFTER_ACK, 1)], "who follows may not have heard of it"
+    late = Told().confirmed(1).deliver(1).promote(2).ack(1).prove(1).again(1)
+    assert end(late).names() == [(Name.AFTER_ACK, 1)], "it acknowledged what the new master had not delivered"
     everywhere = Told().confirmed(1).settled(1).broker(Kind.SETTLED, 1, flags=Flag.EVERYWHERE).promote(2).again(1)
     assert end(everywhere).names() == [(Name.RESURRECTED, 1)]
 
@@ -266,9 +268,9 @@ def test_each_requeue_is_looked_at() -> None:
     assert Name.REQUEUE_OVERTAKEN in {finding.name for finding in backwards.findings()}, "wherever the files begin"
 
 
-def test_a_delivery_that_wants_no_acknowledgement_is_held_by_nobody() -> None:
+def test_a_delivery_that_wants_no_acknowledgement_settles_by_itself() -> None:
     told = Told().confirmed(1).deliver(1, flags=Flag.NO_ACK).again(1, on="B").ack(1, on="B").prove(1, on="B")
-    assert told.names() == [(Name.SPONTANEOUS, 1)]
+    assert told.names() == [(Name.RESURRECTED, 1)]
 
 
 def test_who_acknowledged_before_its_channel_went_holds_nothing() -> None:
