@@ -79,6 +79,18 @@ demo: ## Kill masters under load on a real three-node cluster and account for ev
 	@rm -rf demo-out
 	@$(BIN)/warren chaos run $(SCENARIO) --out demo-out $(DEMO_OPTIONS)
 
+# No newer one is known to behave as chaos/harm/toxiproxy.py says.
+TOXIPROXY_VERSION := v2.5.0
+
+.PHONY: toxiproxy
+toxiproxy: install ## Get the Toxiproxy server, for faults of lines (needs Go)
+	@if ! command -v go >/dev/null; then echo "the Toxiproxy server is built with Go: install it (Debian: golang-go)" >&2; exit 1; fi
+	@test -x $(BIN)/toxiproxy-server || { \
+		built=$$(mktemp -d) && \
+		GOBIN=$$built GOFLAGS=-mod=mod go install github.com/Shopify/toxiproxy/v2/cmd/server@$(TOXIPROXY_VERSION) && \
+		mv $$built/server $(abspath $(BIN))/toxiproxy-server && rmdir $$built; }
+	@echo "$(abspath $(BIN))/toxiproxy-server"
+
 .PHONY: test
 test: install ## Fast tests, side by side on all cores: no sockets, no processes
 	@$(PURE_TESTS) -m "$(FAST)"

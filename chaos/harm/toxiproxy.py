@@ -4,7 +4,7 @@ The client library says nothing if the server fails, has no timeouts, and one ad
 module asks it for little, sets the address before each call, under a lock, and looks afterwards whether the proxy is
 what it should be. All calls block: use a thread.
 
-Facts of the server (2.12): ``enabled: false`` ends the connections of a proxy and refuses new ones; a ``timeout`` toxic
+Facts of the server (2.5): ``enabled: false`` ends the connections of a proxy and refuses new ones; a ``timeout`` toxic
 of 0 holds everything back and ends the connections when it is removed; a ``reset_peer`` toxic resets only connections
 that began when it was there, others end in order. So for a reset the proxy is disabled and enabled with the toxic in
 place.
