@@ -102,13 +102,13 @@ def test_a_mirror_that_does_not_come_back_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_mirror_that_is_never_called_synchronised_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    propose = QueueProposals.propose
+    say = QueueProposals._say
 
     def keep_to_itself(self: QueueProposals, command: Any) -> None:
         if not isinstance(command, MirrorSynchronised):
-            propose(self, command)
+            say(self, command)
 
-    monkeypatch.setattr(QueueProposals, "propose", keep_to_itself)
+    monkeypatch.setattr(QueueProposals, "_say", keep_to_itself)
     assert "of its mirrors" in found(BACKLOG)
 
 
