@@ -29,6 +29,7 @@ from toxiproxy import exceptions as refusals
 from toxiproxy.api import APIConsumer
 from toxiproxy.server import Toxiproxy as ToxiproxyClient
 
+from chaos.cluster_under_test.ports import choose_free_ports
 from chaos.harm.lines import Line, ProxyState, Toxic
 
 _T = TypeVar("_T")
@@ -83,7 +84,7 @@ class Toxiproxy:
     def __init__(self, log_path: Path) -> None:
         """Starts it. Raises `ToxiproxyMissingError`, `ToxiproxyError`."""
         binary = find_server()
-        self._port = _free_port()
+        [self._port] = choose_free_ports(_HOST, 1)
         self._proxies: dict[Line, Any] = {}
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -106,11 +107,6 @@ class Toxiproxy:
                 return
             time.sleep(0.02)
         raise ToxiproxyError(f"the Toxiproxy server does not answer; see {log_path}")
-
-    @property
-    def pid(self) -> int:
-        """Of the server."""
-        return self._process.pid
 
     def create(self, line: Line, upstream: str) -> str:
         """Begin a proxy to ``upstream`` (host:port). Returns where it listens."""
@@ -171,12 +167,6 @@ def _told(toxic: Toxic) -> Mapping[str, object]:
         "stream": toxic.stream,
         "attributes": dict(toxic.attributes),
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

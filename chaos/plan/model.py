@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaos.plan.actions import Action, Capability, Subject
+from chaos.plan.actions import Action, Capability
 from chaos.plan.words import OF_A_QUEUE, Condition, Lines, Nodes
 
 #: Seconds that a condition may take to come to pass.
@@ -164,7 +164,3 @@ class Scenario:
         if nodes < self.cluster.nodes:
             reasons.append(f"it needs {self.cluster.nodes} nodes, and there are {nodes}")
         return "; ".join(reasons)
-
-    def uses(self, subject: Subject) -> bool:
-        """True if some step does something to such."""
-        return any(step.action.subject is subject for step in self.steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -149,7 +149,7 @@ class Nodes:
 
     def __str__(self) -> str:
         if self.are_others:
-            return f"all but {replace_others(self)}"
+            return f"all but {replace(self, are_others=False)}"
         if self.numbers:
             return ", ".join(f"n{number}" for number in self.numbers)
         if self.role is not None:
@@ -158,11 +158,6 @@ class Nodes:
         if self.random_count:
             return "a random node" if self.random_count == 1 else f"{self.random_count} random nodes"
         return f"a {self.share}" if self.share else "all nodes"
-
-
-def replace_others(nodes: Nodes) -> Nodes:
-    """Those of whom ``all but`` speaks."""
-    return Nodes(nodes.numbers, nodes.role, nodes.which, nodes.queue, nodes.random_count, nodes.share, nodes.is_all)
 
 
 _NUMBERED = re.compile(r"n[1-9]\d*(?:, n[1-9]\d*)*")
@@ -182,9 +177,7 @@ def nodes(text: object) -> Nodes:
         found = nodes(text.removeprefix("all but "))
         if found.are_others or found.is_all:
             raise PlanError(f"{text!r} names no nodes that could be left out")
-        return Nodes(
-            found.numbers, found.role, found.which, found.queue, found.random_count, found.share, are_others=True
-        )
+        return replace(found, are_others=True)
     if _NUMBERED.fullmatch(text):
         return Nodes(numbers=tuple(int(name[1:]) for name in text.split(", ")))
     if match := _OF_QUEUE.fullmatch(text):
