@@ -83,7 +83,7 @@ class QueueProposals:
         #: They are being gone through.
         self._is_readmitting = False
         #: What was said of mirrors, kind and about whom, and is not decided yet.
-        self._said: set[tuple[type[Command], QueueId, Epoch, NodeName]] = set()
+        self._said: Undecided[tuple[type[Command], QueueId, Epoch, NodeName]] = Undecided(background)
         #: Moves away from copies of this node that have failed, which are not decided yet.
         self._moves: Undecided[QueueId] = Undecided(background)
 
@@ -139,16 +139,7 @@ class QueueProposals:
         while it cannot keep up would only give it more to do."""
         said = type(command), command.queue_id, command.epoch, command.node
         if said not in self._said:
-            self._said.add(said)
-            self._background.spawn(self._decided(command, said), f"proposal {command}")
-
-    async def _decided(
-        self, command: MirrorSynchronised | MirrorFollows, said: tuple[type[Command], QueueId, Epoch, NodeName]
-    ) -> None:
-        try:
-            await self._metadata.change(command)
-        finally:
-            self._said.discard(said)
+            self._said.propose(said, self._metadata.change(command), f"proposal {command}")
 
     # --- places of mirrors ---
 
