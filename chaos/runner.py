@@ -28,7 +28,7 @@ from rich.table import Table
 
 from chaos.analysis.jobs import RATE_BUCKET_US, Analysis, analyse_run
 from chaos.analysis.report import CARDS, excess_note, milliseconds, promoted_as, render_report, write_report
-from chaos.analysis.session import JavaMissingError, find_java, open_session
+from chaos.analysis.session import open_session
 from chaos.cluster_under_test.admin import GrpcClusterAdmin
 from chaos.cluster_under_test.local import LocalCluster
 from chaos.cluster_under_test.protocol import AdminUnavailable, ClusterAdmin, ClusterUnderTest, NodeEndedError
@@ -36,6 +36,7 @@ from chaos.faults.nemesis import Nemesis
 from chaos.faults.observer import Observer
 from chaos.history import HistoryWriter, Kind, ProcessLog, ProcKind, event_parts, open_history
 from chaos.interrupts import sigterm_as_interrupt
+from chaos.java import JavaMissingError, find_java
 from chaos.run_file import NoRunError, RunFile, read_run_file
 from chaos.scenarios.catalogue import SCENARIOS
 from chaos.scenarios.model import QUEUE_PATTERN, RunOptions, Scenario, Stage

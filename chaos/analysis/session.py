@@ -1,72 +1,20 @@
-"""The Spark session of an analysis, and the Java that it needs."""
+"""The Spark session of an analysis."""
 
 from __future__ import annotations
 
-import logging
 import os
-import re
-import shutil
 import signal
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
-from types import FrameType
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
-import psutil
 from pyspark.sql import SparkSession
 
-#: Oldest Java that Spark 4 runs on.
-MIN_JAVA = 17
+from chaos.java import find_java, java_ended_by_interrupt, java_settings
+
 #: A run of some hundred thousand messages fits one partition several times over; more partitions only cost time.
 SHUFFLE_PARTITIONS = 4
 #: Java options for runs that are over in seconds: compile fast rather than well.
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_LOG_SETTINGS = """\
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
-"""
-#: Where Py4J reports a call to Java that broke: "" is the root logger.
-_PY4J_LOGGERS = ("", "py4j.clientserver", "py4j.java_gateway")
-_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
-
-
-class JavaMissingError(Exception):
-    """There is no Java that Spark can use; the text says what to do."""
-
-
-def find_java() -> Path:
-    """The ``java`` that Spark will start: of JAVA_HOME if set, else of PATH. Raises `JavaMissingError`."""
-    home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if not found or not os.access(found, os.X_OK):
-        where = f"JAVA_HOME is {home}, but {found} is not there" if home else "there is no java in PATH"
-        raise JavaMissingError(
-            f"the analysis runs on PySpark and needs Java {MIN_JAVA} or newer; {where}. "
-            f"Install a JRE (Debian: openjdk-{MIN_JAVA}-jre-headless) or set JAVA_HOME."
-        )
-    printed = subprocess.run([found, "-version"], capture_output=True, text=True, check=False, timeout=30).stderr
-    if (version := java_version(printed)) is None or version < MIN_JAVA:
-        raise JavaMissingError(
-            f"the analysis runs on PySpark and needs Java {MIN_JAVA} or newer; {found} is {printed.splitlines()[:1]}. "
-            f"Set JAVA_HOME to a newer one."
-        )
-    return Path(found)
-
-
-def java_version(printed: str) -> int | None:
-    """Major version in the output of ``java -version``; ``1.8`` means 8."""
-    match = _VERSION.search(printed)
-    if match is None:
-        return None
-    major = int(match.group(1))
-    return int(match.group(2) or 0) if major == 1 else major
 
 
 @contextmanager
@@ -81,7 +29,7 @@ def open_session(master_url: str | None = None, *, is_small: bool = False) -> It
     is_local = master_url is None or master_url.startswith("local")
     with ExitStack() as cleanup:
         if is_local and "SPARK_CONF_DIR" not in os.environ:
-            cleanup.enter_context(_java_settings(_QUICK_JAVA if is_small else ""))
+            cleanup.enter_context(java_settings(_QUICK_JAVA if is_small else ""))
         with java_ended_by_interrupt() as was_interrupted:
             on_interrupt = signal.getsignal(signal.SIGINT)
             spark = _build(master_url, is_local=is_local)
@@ -92,90 +40,6 @@ def open_session(master_url: str | None = None, *, is_small: bool = False) -> It
             finally:
                 if not was_interrupted():
                     spark.stop()
-
-
-@contextmanager
-def java_ended_by_interrupt() -> Iterator[Callable[[], bool]]:
-    """Kill the Java process that was started within, if that is interrupted, and raise `KeyboardInterrupt`.
-
-    What it gives tells whether there was an interrupt.
-
-    Left to itself it ends when its standard input is closed; but one that is just starting then never ends (the
-    directory that it wants to write its port to is gone), and one that computes goes on for a while.
-
-    The interrupt breaks the call to Java that it hits, and the clean-up on the way out may call Java again and fail
-    with an error of its own, or the interrupt hits a finaliser, which swallows it. So it is remembered here.
-    """
-    before = _java_children()
-    is_hit = False
-    # Where SIGINT is ignored, in the background of a script, it stays so.
-    outer = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal is_hit
-        is_hit = True
-        handler = outer[signal.Signals(number)]
-        assert callable(handler), "only such are replaced"
-        handler(number, frame)
-
-    # Py4J logs an interrupted call and its broken connection, each with a traceback, although it raises as well.
-    loggers = [logging.getLogger(name) for name in _PY4J_LOGGERS]
-    for logger in loggers:
-        logger.addFilter(_is_no_broken_call)
-    for number, handler in outer.items():
-        if callable(handler):
-            signal.signal(number, interrupt)
-    try:
-        yield lambda: is_hit
-        if is_hit:
-            raise KeyboardInterrupt
-    except BaseException as error:
-        if not is_hit:
-            raise
-        for process in _java_children() - before:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        raise KeyboardInterrupt from error
-    finally:
-        for number, handler in outer.items():
-            signal.signal(number, handler)
-        for logger in loggers:
-            logger.removeFilter(_is_no_broken_call)
-
-
-def _is_no_broken_call(record: logging.LogRecord) -> bool:
-    return not str(record.msg).endswith(("while sending command.", "while shutting down connection"))
-
-
-def _java_children() -> set[psutil.Process]:
-    """Spark's Java processes below this one, the script that becomes one included."""
-    found = set()
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if any("spark-submit" in part or "SparkSubmit" in part for part in process.cmdline()):
-                found.add(process)
-    return found
-
-
-@contextmanager
-def _java_settings(java_options: str) -> Iterator[None]:
-    """A configuration directory for the Java process that Spark starts: these cannot be set once it runs."""
-    with tempfile.TemporaryDirectory(prefix="warren-spark-") as directory:
-        Path(directory, "log4j2.properties").write_text(_LOG_SETTINGS, encoding="utf-8")
-        Path(directory, "spark-defaults.conf").write_text(
-            f"spark.driver.extraJavaOptions {java_options}\n" if java_options else "", encoding="utf-8"
-        )
-        local_ip = os.environ.get("SPARK_LOCAL_IP")
-        os.environ["SPARK_CONF_DIR"] = directory
-        os.environ["SPARK_LOCAL_IP"] = local_ip or "127.0.0.1"
-        try:
-            yield
-        finally:
-            del os.environ["SPARK_CONF_DIR"]
-            if local_ip is None:
-                del os.environ["SPARK_LOCAL_IP"]
 
 
 def _build(master_url: str | None, *, is_local: bool) -> SparkSession:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from chaos.analysis.report import CARDS, excess_note, render_report, write_report
-from chaos.analysis.session import java_version
 from chaos.analysis.timeline import Axis, render_timeline
+from chaos.java import java_version
 from chaos.run_file import NoRunError, RunFile, read_run_file
 from chaos.scenarios.model import Expectation, LossRule
 from chaos.verdict import Outcome

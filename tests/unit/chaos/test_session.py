@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from chaos.analysis.session import java_ended_by_interrupt
+from chaos.java import java_ended_by_interrupt
 
 
 def analyse_with_a_clean_up_that_fails(*, is_interrupted: bool) -> None:
