@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from chaos.generator.history import Generated, History, write_history
-from chaos.generator.planted import FACTS_FILE, PLANTED_FILE, facts_document, write_planted
+from chaos.generator.planted import PLANTED_FILE, write_planted
 from chaos.generator.shape import Shape
+from chaos.judge.facts_file import FACTS_FILE, facts_document
 
 #: About, without and with what the broker tells.
 _ROWS_PER_MESSAGE = (5.05, 9.1)

@@ -10,10 +10,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from chaos.judge.findings import Finding, Name, QueueFacts, RunFacts
+from chaos.judge.findings import Finding, Name
 
 PLANTED_FILE = "planted.parquet"
-FACTS_FILE = "facts.json"
 
 
 class Planted(NamedTuple):
@@ -59,25 +58,3 @@ def read_planted(path: Path) -> list[Planted]:
         Planted(row["anomaly"], Finding(Name(row["name"]), row["message"], row["process"], row["event"]))
         for row in rows
     ]
-
-
-def facts_document(facts: RunFacts) -> dict[str, object]:
-    """As JSON has it."""
-    return {
-        "processes": {str(process): sorted(publishers) for process, publishers in facts.processes.items()},
-        "queues": [{"may_remove": queue.may_remove, "is_drained": queue.is_drained} for queue in facts.queues],
-        "slack_us": facts.slack_us,
-    }
-
-
-def facts_of(document: dict[str, object]) -> RunFacts:
-    """The facts that `facts_document` made it of."""
-    processes, queues, slack_us = document["processes"], document["queues"], document["slack_us"]
-    assert isinstance(processes, dict)
-    assert isinstance(queues, list)
-    assert slack_us is None or isinstance(slack_us, int)
-    return RunFacts(
-        {int(process): frozenset(publishers) for process, publishers in processes.items()},
-        [QueueFacts(**queue) for queue in queues],
-        slack_us,
-    )

@@ -12,8 +12,9 @@ import pytest
 from chaos.generator import History, Shape, read_planted
 from chaos.generator.__main__ import main
 from chaos.generator.anomalies import ANOMALIES
-from chaos.generator.planted import FACTS_FILE, PLANTED_FILE, facts_of
+from chaos.generator.planted import PLANTED_FILE
 from chaos.generator.planting import REPLICA_LOST
+from chaos.judge.facts_file import FACTS_FILE, facts_of
 from chaos.judge.findings import LEGAL, VIOLATIONS, Finding, Name, Place
 from chaos.judge.reference import Reference
 from chaos.record.reading import read_events
