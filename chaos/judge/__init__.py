@@ -6,11 +6,11 @@ must agree on every record, finding by finding. Only this text is common to them
 **Terms.** A *message* here is one attempt to publish it: its key. It is *published* if it has a `PUBLISH`, *confirmed*
 if it has a `CONFIRM` and no `RETURN` (a broker confirms what it returns, too), *refused* (`REFUSE`) or *returned*
 (`RETURN`) likewise. A *delivery* is a `DELIVER` of it, known by its channel and tag; `ACK`, `ACK_PROVEN`, `REQUEUE`,
-`DISCARD` and `RELEASE` name the delivery by the same two. A delivery is *settled* by `ACK`, `DISCARD`, or being made
-with NO_ACK; *proven* settled if `ACK_PROVEN` follows, with NO_ACK, or if the broker says `SETTLED` of the message. It
-is *given back* by `REQUEUE` or `RELEASE`. A message is *removed* if the broker says so (`EXPIRED`, `DROPPED`, `PURGED`,
-`DEAD_LETTERED`), and *may have been removed* if its queue removes by itself (`QueueFacts.may_remove`) or was `EMPTIED`
-by order at a time that is not wholly before its `PUBLISH`.
+`DISCARD` and `RELEASE` name the delivery by the same two, recorded or not. A delivery is *settled* by `ACK`, `DISCARD`,
+or being made with NO_ACK; *proven* settled if `ACK_PROVEN` follows, with NO_ACK, or if the broker says `SETTLED` of the
+message. It is *given back* by `REQUEUE` or `RELEASE`. A message is *removed* if the broker says so (`EXPIRED`,
+`DROPPED`, `PURGED`, `DEAD_LETTERED`), and *may have been removed* if its queue removes by itself
+(`QueueFacts.may_remove`) or was `EMPTIED` by order at a time that is not wholly before its `PUBLISH`.
 
 "Within reach of" a moment: times are compared as intervals; x is *before* y if ``x.t_hi_us < y.t_lo_us``, and *may be
 before* y if ``x.t_lo_us <= y.t_hi_us``. The moments at which two clients read two deliveries tell in which order they
@@ -26,7 +26,7 @@ were sent only up to ``slack_us``: the bytes lie in buffers. Without a slack, no
 - PHANTOM: delivered and never published.
 - DOUBLE_OWNER and SPONTANEOUS, see below.
 - REPLICA_LOST: left, and not `HELD` by a node that has `LISTED` its content and counts as synchronised; one for each
-  such node.
+  such `LISTED`.
 
 **Presences** hold whatever is missing.
 
@@ -52,17 +52,18 @@ were sent only up to ``slack_us``: the bytes lie in buffers. Without a slack, no
   - SPONTANEOUS.
 
   A first delivery of a removed message, more than the slack behind its removal, is RESURRECTED, too.
-- MISORDERED, in one consumer's channel: of two messages of one publisher's channel, delivered in one consumer's
-  channel, both without REDELIVERED (the first such delivery of each counts), the one published first comes second. One
+- MISORDERED, in one consumer's channel: of two messages of one publisher's channel to one queue, delivered in one
+  consumer's channel, both without REDELIVERED (the first such delivery of each counts, here and below), the one
+  published first comes second. One
   for each message that comes behind some that was published later; the *leader* is the latest published of those.
   Excused if a `PROMOTED` of the queue lies within reach between the leader's delivery and its own.
 - OVERTAKEN, wherever they are delivered: such a message, if others that were published later were delivered before it
   by more than the slack. The leader is the latest published of those; excused likewise. Not counted if it is
   MISORDERED, excused or not.
 - REQUEUE_OVERTAKEN: a `REQUEUE` whose arrival is proven; then, more than the slack later, a message that was published
-  later in the same publisher's channel is delivered, without REDELIVERED; then, more than the slack later, the first
-  delivery of the requeued one behind its proof. No `PROMOTED` of the queue between the `REQUEUE` and that delivery.
-  One for each such `REQUEUE`.
+  later in the same publisher's channel to the same queue is delivered, without REDELIVERED; then, more than the slack
+  later, the first delivery of the requeued one behind its proof. No `PROMOTED` of the queue between the `REQUEUE` and
+  that delivery. One for each such `REQUEUE`.
 
 **Counted, and legal**: RECOVERED (unresolved, not confirmed, delivered), SETTLED_UNPROVEN (settled, never proven, not
 left), COPIES (an attempt that was delivered when an earlier one of the same was as well), FLAGGED_FIRST (all its

@@ -116,11 +116,10 @@ class Reference:
         is_confirmed = story.has(Kind.CONFIRM) and not story.has(Kind.RETURN)
         is_refused = story.has(Kind.REFUSE)
         may_be_removed = self._may_be_removed(story)
-        is_settled = story.has(*_SETTLING) or any(each.flags & Flag.NO_ACK for each in deliveries)
-        is_proven = story.has(Kind.SETTLED) or any(
-            each.flags & Flag.NO_ACK or (story.ends(each, *_SETTLING) and story.ends(each, Kind.ACK_PROVEN))
-            for each in deliveries
-        )
+        is_automatic = any(each.flags & Flag.NO_ACK for each in deliveries)
+        is_settled = story.has(*_SETTLING) or is_automatic
+        proofs = [story.ends(end, Kind.ACK_PROVEN) for end in story.of(*_SETTLING)]
+        is_proven = story.has(Kind.SETTLED) or is_automatic or any(proofs)
         origin = published[0] if published else None
         first = deliveries[0] if deliveries else None
         is_removed = story.has(*REMOVALS)
@@ -192,7 +191,7 @@ class Reference:
         if self._is_resurrected(story, repeat, others):
             return Name.RESURRECTED
         if cause is not None:
-            settled = [end for other in others for end in self._settlings(story, other) if may_be_before(end, repeat)]
+            settled = [end for other in others for end in self._settlings(story, other) if is_before(end, repeat)]
             return Name.AFTER_ACK if settled else Name.CAUSED
         holders = [other for other in others if is_before(other, repeat)]
         if any(self._is_held(story, holder, repeat) for holder in holders):

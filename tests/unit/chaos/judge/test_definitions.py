@@ -54,6 +54,9 @@ def test_an_acknowledgement_that_may_not_have_arrived_is_counted() -> None:
     assert Told().confirmed(1).deliver(1).ack(1).release(1).names() == [(Name.SETTLED_UNPROVEN, 1)]
     assert Told().confirmed(1).deliver(1).ack(1).broker(Kind.SETTLED, 1).names() == []
     assert Told().confirmed(1).deliver(1).end(Kind.DISCARD, 1).prove(1).names() == []
+    told = Told().confirmed(1).deliver(1).ack(1).prove(1)
+    del told.events[2]
+    assert told.names(processes=(77,)) == [], "its delivery is not recorded, and it is acknowledged and proven"
 
 
 def test_phantom() -> None:
@@ -160,6 +163,8 @@ def test_a_repeat_has_a_cause() -> None:
     assert end(promoted_before).names() == [(Name.DOUBLE_OWNER, 1)]
     after_an_acknowledgement = Told().confirmed(1).deliver(1).ack(1).release(1).again(1)
     assert end(after_an_acknowledgement).names() == [(Name.AFTER_ACK, 1)]
+    perhaps_after = Told().confirmed(1).deliver(1).release(1).end(Kind.ACK, 1, during=(4, 6)).again(1, during=(5, 5))
+    assert end(perhaps_after).names() == [(Name.CAUSED, 1)]
     nothing = Told().confirmed(1).deliver(1).ack(1).again(1)
     assert end(nothing).names() == [(Name.SPONTANEOUS, 1)]
 
