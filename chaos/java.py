@@ -26,6 +26,8 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
 """
 #: Where Py4J reports a call to Java that broke: "" is the root logger.
 _PY4J_LOGGERS = ("", "py4j.clientserver", "py4j.java_gateway")

@@ -1,0 +1,155 @@
+"""One judgement: what is read, what is kept meanwhile, and what is concluded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from chaos.judge.findings import ABSENCES, VIOLATIONS, Finding, Name, Place, RunFacts
+from chaos.spark_judge import classes, order, rows
+from chaos.spark_judge.expressions import publisher_of
+from chaos.spark_judge.record import Extent, Notices, listing_table, queue_table, read_extent, read_notices
+from chaos.spark_judge.rollup import plain_messages, rollup
+from chaos.spark_judge.session import fit
+from chaos.spark_judge.uncommon import is_unjudged, uncommon_keys, uncommon_messages
+
+#: Findings of each name (and place) that a judgement shows; all of them are in the evidence.
+EXAMPLES_MAX = 10
+#: Keys of uncommon messages that are sent to whoever reads rows: some 100 MB. More of them are met in a shuffle.
+SENT_KEYS_MAX = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a record shows, in few words."""
+
+    rows: int
+    messages: int
+    #: Of these nothing was concluded: they were delivered too often.
+    unjudged_messages: int
+    counts: Mapping[Name, int]
+    #: Of what is LOST.
+    places: Mapping[Place, int]
+    #: The first of each name.
+    examples: Mapping[Name, list[Finding]]
+    #: Neighbours in a channel whose order was judged: without any, nothing is known of order.
+    pairs_compared: int
+    #: Processes of which something is missing: nothing was concluded from absences then.
+    incomplete: frozenset[int]
+
+    @property
+    def violations(self) -> dict[Name, int]:
+        return {name: count for name, count in self.counts.items() if name in VIOLATIONS}
+
+    @property
+    def not_concluded(self) -> frozenset[Name]:
+        """What may be there, and cannot be seen in what was recorded."""
+        return ABSENCES if self.incomplete else frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is found of a record, as frames: computed when they are asked for."""
+
+    extent: Extent
+    messages_count: int
+    unjudged_count: int
+    #: The columns of a `Finding`, and ``place`` (null but for LOST).
+    findings: DataFrame
+    #: One row for each message that is judged: `rollup.MESSAGE`.
+    messages: DataFrame
+
+    def judgement(self, findings: DataFrame | None = None) -> Judgement:
+        """In few words. ``findings``: where they have been written to, to compute them once."""
+        row = F.struct("message", "process", "event")
+        found = (
+            (self.findings if findings is None else findings)
+            .groupBy("name", "place")
+            .agg(F.count("*").alias("count"), F.min_by(row, row, EXAMPLES_MAX).alias("examples"))
+            .collect()
+        )
+        counts: Counter[Name] = Counter()
+        examples: dict[Name, list[Finding]] = {}
+        for group in found:
+            name = Name(group["name"])
+            counts[name] += group["count"]
+            examples[name] = sorted([*examples.get(name, ()), *(Finding(name, *each) for each in group["examples"])])
+        return Judgement(
+            rows=self.extent.rows,
+            messages=self.messages_count,
+            unjudged_messages=self.unjudged_count,
+            counts=dict(sorted(counts.items())),
+            places={Place(group["place"]): group["count"] for group in found if group["place"]},
+            examples=dict(sorted(examples.items())),
+            pairs_compared=order.pairs_compared(self.messages),
+            incomplete=self.extent.incomplete,
+        )
+
+
+@contextmanager
+def judged(events: DataFrame, facts: RunFacts) -> Iterator[Judged]:
+    """Judge a record. What is computed for several questions is kept until the context is left."""
+    notices = read_notices(events)
+    extent = read_extent(events, facts, rows.is_telling_row())
+    fit(events.sparkSession, extent.rows)
+    queues = queue_table(events.sparkSession, facts, notices)
+    with ExitStack() as kept:
+
+        def keep(frame: DataFrame) -> DataFrame:
+            frame.persist(StorageLevel.MEMORY_AND_DISK)
+            kept.callback(frame.unpersist)
+            return frame
+
+        rolled = keep(rollup(events))
+        sizes = rolled.agg(
+            F.count("*").alias("messages"),
+            F.coalesce(F.sum(is_unjudged().cast("int")), F.lit(0)).alias("unjudged"),
+            F.coalesce(F.sum((~F.col("is_plain")).cast("int")), F.lit(0)).alias("uncommon"),
+        ).head()
+        assert sizes is not None, "an aggregation without groups has one row"
+        keys = uncommon_keys(rolled)
+        if sizes["uncommon"] <= SENT_KEYS_MAX:
+            keys = F.broadcast(keys)
+        uncommon = keep(uncommon_messages(events, keys, queues, facts.slack_us))
+        messages = plain_messages(rolled).unionByName(uncommon.drop("requeues"))
+        late = keep(order.late_messages(messages, facts.slack_us))
+        found = [
+            classes.shown_by_messages(messages, queues),
+            classes.copies(messages),
+            order.misordered(late, queues),
+            *_of_what_is_there(events, messages, queues, extent, notices),
+        ]
+        if facts.slack_us is not None:
+            found.append(order.overtaken(late, messages, queues, facts.slack_us))
+            found.append(order.requeue_overtaken(uncommon, messages, facts.slack_us))
+        findings = reduce(DataFrame.unionByName, found).where(_is_concluded(facts, extent.incomplete))
+        yield Judged(extent, sizes["messages"], sizes["unjudged"], classes.with_places(findings, messages), messages)
+
+
+def _of_what_is_there(
+    events: DataFrame, messages: DataFrame, queues: DataFrame, extent: Extent, notices: Notices
+) -> Iterator[DataFrame]:
+    """Questions that most records answer without being read again."""
+    if extent.telling_rows:
+        yield rows.shown_by_rows(events)
+    if notices.promotions:
+        yield rows.false_confirms(events, queues)
+    if notices.listings:
+        yield classes.replicas_lost(events, messages, listing_table(events.sparkSession, notices.listings))
+
+
+def _is_concluded(facts: RunFacts, incomplete: frozenset[int]) -> Column:
+    """False for what is concluded from an absence in an incomplete record."""
+    if not incomplete:
+        return F.lit(True)
+    unheard = sorted({publisher for process in incomplete for publisher in facts.processes[process]})
+    is_absence = F.col("name").isin(sorted(ABSENCES - {Name.PHANTOM}))
+    is_phantom = F.col("name") == str(Name.PHANTOM)
+    return ~is_absence & ~(is_phantom & publisher_of(F.col("message")).isin(unheard))

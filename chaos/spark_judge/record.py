@@ -1,0 +1,183 @@
+"""Reads a record with Spark, and what is said in it once for all messages: few rows, which are collected."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from chaos.judge.facts_file import facts_of
+from chaos.judge.findings import RunFacts
+from chaos.record.kinds import Flag, Kind
+from chaos.record.schema import EVENTS_DIRECTORY, SCHEMA, Event
+from chaos.spark_judge.expressions import is_kind
+
+_SPARK_TYPES: dict[str, T.DataType] = {
+    "int8": T.ByteType(),
+    "int16": T.ShortType(),
+    "int32": T.IntegerType(),
+    "int64": T.LongType(),
+    "string": T.StringType(),
+}
+EVENTS = T.StructType([T.StructField(name, _SPARK_TYPES[str(SCHEMA.field(name).type)]) for name in Event._fields])
+
+
+def read_events(spark: SparkSession, run_uri: str) -> DataFrame:
+    """All events of a run. What is still being written has another ending."""
+    return spark.read.schema(EVENTS).option("pathGlobFilter", "*.parquet").parquet(f"{run_uri}/{EVENTS_DIRECTORY}")
+
+
+def read_facts(spark: SparkSession, uri: str) -> RunFacts:
+    """The facts of a run, from wherever Spark can read. Raises `ValueError` if the file says nothing."""
+    document = spark.read.text(uri, wholetext=True).head()
+    if document is None:
+        raise ValueError(f"{uri} is empty")
+    return facts_of(json.loads(document["value"]))
+
+
+class Promotion(NamedTuple):
+    """A row `PROMOTED`, with what may be asked of a cause of deliveries."""
+
+    t_lo_us: int
+    process: int
+    event: int
+    kind: int
+    t_hi_us: int
+    channel: int
+    tag: int
+    flags: int
+    epoch: int
+
+
+class Listing(NamedTuple):
+    """A row `LISTED` of a synchronised replica."""
+
+    queue: int
+    node: int
+    process: int
+    event: int
+
+
+@dataclass(slots=True)
+class Notices:
+    """What is said of queues."""
+
+    promotions: dict[int, list[Promotion]] = field(default_factory=lambda: defaultdict(list))
+    #: The last moment at which a queue may have been emptied by order.
+    emptied_until_us: dict[int, int] = field(default_factory=dict)
+    listings: list[Listing] = field(default_factory=list)
+
+
+def read_notices(events: DataFrame) -> Notices:
+    """Few rows in many: the files' statistics of ``kind`` say where they are not."""
+    is_notice = is_kind(F.col("kind"), Kind.PROMOTED, Kind.EMPTIED, Kind.LISTED)
+    notices = Notices()
+    for row in events.where(is_notice).collect():
+        if row["kind"] == Kind.PROMOTED:
+            promotion = Promotion(*(row[name] for name in Promotion._fields))
+            notices.promotions[row["queue"]].append(promotion)
+        elif row["kind"] == Kind.EMPTIED:
+            until_us = notices.emptied_until_us.get(row["queue"], row["t_hi_us"])
+            notices.emptied_until_us[row["queue"]] = max(until_us, row["t_hi_us"])
+        elif row["flags"] & Flag.SYNCHRONISED:
+            notices.listings.append(Listing(*(row[name] for name in Listing._fields)))
+    return notices
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much there is, and whether it is all."""
+
+    rows: int
+    #: Rows that show something by themselves, see `chaos.spark_judge.rows`.
+    telling_rows: int
+    #: Processes of the roster of which something is missing.
+    incomplete: frozenset[int]
+
+
+def read_extent(events: DataFrame, facts: RunFacts, is_telling_row: Column) -> Extent:
+    """Look at the numbers of all events of each process.
+
+    That they are dense is seen from their count, least, greatest, sum and parity: whatever is missing, or there twice,
+    changes one of these. (To keep them all, a row that is missing would have to be made up for by several that are
+    there twice.)
+    """
+    ended = F.max(F.when(is_kind(F.col("kind"), Kind.PROCESS_END), F.col("event")))
+    processes = (
+        events.groupBy("process")
+        .agg(
+            F.count("*").alias("rows"),
+            F.min("event").alias("least"),
+            F.max("event").alias("greatest"),
+            F.sum("event").alias("sum"),
+            F.bit_xor("event").alias("parity"),
+            ended.alias("end"),
+            F.sum(is_telling_row.cast("int")).alias("telling_rows"),
+        )
+        .collect()
+    )
+    complete = {row["process"] for row in processes if _is_complete(row)}
+    return Extent(
+        sum(row["rows"] for row in processes),
+        sum(row["telling_rows"] for row in processes),
+        frozenset(process for process in facts.processes if process not in complete),
+    )
+
+
+def _is_complete(process: Row) -> bool:
+    rows = process["rows"]
+    parity = (rows, 1, rows + 1, 0)[rows % 4]
+    found = [process[name] for name in ("least", "greatest", "end", "sum", "parity")]
+    return found == [1, rows, rows, rows * (rows + 1) // 2, parity]
+
+
+_PROMOTIONS = "array<struct<{}>>".format(
+    ", ".join(f"{name}: {EVENTS[name].dataType.simpleString()}" for name in Promotion._fields)
+)
+_QUEUES = (
+    "array<struct<queue: smallint, may_remove: boolean, is_drained: boolean, emptied_until_us: bigint, "
+    f"promotions: {_PROMOTIONS}>>"
+)
+_LISTINGS = "array<struct<queue: smallint, node: smallint, process: int, event: bigint>>"
+
+
+def queue_table(spark: SparkSession, facts: RunFacts, notices: Notices) -> DataFrame:
+    """A row for each queue of which anything is known: what a judge must know of it."""
+    known = {*range(1, len(facts.queues) + 1), *notices.promotions, *notices.emptied_until_us}
+    rows = [
+        {
+            "queue": queue,
+            "may_remove": facts.queue(queue).may_remove,
+            "is_drained": facts.queue(queue).is_drained,
+            "emptied_until_us": notices.emptied_until_us.get(queue),
+            "promotions": [each._asdict() for each in sorted(notices.promotions.get(queue, ()))],
+        }
+        for queue in sorted(known)
+    ]
+    return _table(spark, rows, _QUEUES)
+
+
+def listing_table(spark: SparkSession, listings: Iterable[Listing]) -> DataFrame:
+    """The columns of `Listing`."""
+    return _table(spark, [each._asdict() for each in listings], _LISTINGS)
+
+
+def _table(spark: SparkSession, rows: Sequence[dict[str, object]], schema: str) -> DataFrame:
+    """A few rows of the driver's as a frame, by way of a literal: no Python process has to run anywhere for it."""
+    return spark.range(1).select(F.inline(F.from_json(F.lit(json.dumps(rows)), schema)))
+
+
+def with_queue(messages: DataFrame, queues: DataFrame) -> DataFrame:
+    """Messages with the columns of their queues; of one that the run does not know nothing is expected."""
+    return (
+        messages.join(F.broadcast(queues), "queue", "left")
+        .withColumn("may_remove", F.coalesce("may_remove", F.lit(True)))
+        .withColumn("is_drained", F.coalesce("is_drained", F.lit(False)))
+        .withColumn("promotions", F.coalesce("promotions", F.array().cast(_PROMOTIONS)))
+    )

@@ -1,0 +1,127 @@
+"""One row for each message, of all its rows: which kinds there are, who saw what first, and when.
+
+Only numbers are kept, so that the aggregation needs no objects: it runs in place, in memory that Spark can spill. So
+the first publish or delivery is known of messages that have one of each: the *plain* ones, nearly all in nearly every
+run. The others must be looked at row by row, see `chaos.spark_judge.uncommon`. Both give the same columns, `MESSAGE`,
+and what follows for a message is concluded from those.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from chaos.record.kinds import REMOVALS, Flag, Kind
+from chaos.spark_judge.expressions import SHOWN, has, has_flag, is_kind, kind_bit, queue_of, set_of
+
+#: Of a message, however many rows it has. Columns of a row that is not there are null.
+MESSAGE = (
+    "message",
+    "queue",
+    #: The kinds of its rows, see `expressions.set_of`.
+    "seen",
+    #: Its first `PUBLISH`.
+    "publish_process",
+    "publish_event",
+    "publish_channel",
+    "publish_t_lo_us",
+    #: Its first delivery, and the first without REDELIVERED.
+    "first_process",
+    "first_event",
+    "delivery_process",
+    "delivery_event",
+    "delivery_channel",
+    "delivery_t_lo_us",
+    "delivery_t_hi_us",
+    #: Its first `LEFT`.
+    "left_process",
+    "left_event",
+    #: As `chaos.judge` defines it.
+    "is_settled",
+    "is_proven",
+    #: What is shown by its deliveries together.
+    "shown",
+)
+_ONCE = (Kind.PUBLISH, Kind.DELIVER, Kind.LEFT)
+_OF_CONSUMERS = (Kind.DELIVER, Kind.ACK, Kind.ACK_PROVEN, Kind.REQUEUE, Kind.DISCARD, Kind.RELEASE)
+
+
+def rollup(events: DataFrame) -> DataFrame:
+    """The only shuffle of all rows: what the rows of one file say of a message is put together before."""
+    kind = F.col("kind")
+    is_publish, is_of_consumer = is_kind(kind, Kind.PUBLISH), is_kind(kind, *_OF_CONSUMERS)
+    # Either of the two: a message that has both is not plain.
+    is_found = is_kind(kind, Kind.DELIVER, Kind.LEFT)
+
+    def least(condition: Column, column: str) -> Column:
+        return F.min(F.when(condition, F.col(column)))
+
+    return (
+        events.where(F.col("message") != 0)
+        .groupBy("message")
+        .agg(
+            F.bit_or(kind_bit(kind)).alias("seen"),
+            F.sum(is_kind(kind, *_ONCE).cast("int")).alias("once"),
+            least(is_publish, "process").alias("publish_process"),
+            least(is_publish, "event").alias("publish_event"),
+            least(is_publish, "channel").alias("publish_channel"),
+            least(is_publish, "t_lo_us").alias("publish_t_lo_us"),
+            least(is_found, "process").alias("found_process"),
+            least(is_found, "event").alias("found_event"),
+            least(is_found, "t_lo_us").alias("found_t_lo_us"),
+            least(is_found, "t_hi_us").alias("found_t_hi_us"),
+            F.bit_or(F.when(is_kind(kind, Kind.DELIVER), F.col("flags"))).alias("flags"),
+            least(is_of_consumer, "channel").alias("channel"),
+            F.max(F.when(is_of_consumer, F.col("channel"))).alias("channel_max"),
+            least(is_of_consumer, "tag").alias("tag"),
+            F.max(F.when(is_of_consumer, F.col("tag"))).alias("tag_max"),
+        )
+        .withColumn("is_plain", _is_plain())
+    )
+
+
+def _is_plain() -> Column:
+    """One publish, one delivery, or one that was left, at most; and all that consumers did was done with that one."""
+    kinds = F.bit_count(F.col("seen").bitwiseAND(F.lit(set_of(*_ONCE))))
+    is_of_one = (F.col("channel") == F.col("channel_max")) & (F.col("tag") == F.col("tag_max"))
+    return (
+        (F.col("once") == kinds)
+        & F.coalesce(is_of_one, F.lit(True))
+        & ~(has(Kind.DELIVER) & has(Kind.LEFT, *REMOVALS))
+        & ~(has(Kind.REQUEUE) & has(Kind.ACK_PROVEN))
+    )
+
+
+def plain_messages(rolled: DataFrame) -> DataFrame:
+    """`MESSAGE` of what is plain."""
+    is_delivered, is_left = has(Kind.DELIVER), has(Kind.LEFT)
+    is_unflagged = is_delivered & ~has_flag(F.col("flags"), Flag.REDELIVERED)
+    is_automatic = is_delivered & has_flag(F.col("flags"), Flag.NO_ACK)
+    is_ended = has(Kind.ACK, Kind.DISCARD)
+
+    def found(condition: Column, column: str) -> Column:
+        return F.when(condition, F.col(column))
+
+    columns = {
+        "message": F.col("message"),
+        "queue": queue_of(F.col("message")),
+        "seen": F.col("seen"),
+        "publish_process": F.col("publish_process"),
+        "publish_event": F.col("publish_event"),
+        "publish_channel": F.col("publish_channel"),
+        "publish_t_lo_us": F.col("publish_t_lo_us"),
+        "first_process": found(is_delivered, "found_process"),
+        "first_event": found(is_delivered, "found_event"),
+        "delivery_process": found(is_unflagged, "found_process"),
+        "delivery_event": found(is_unflagged, "found_event"),
+        "delivery_channel": found(is_unflagged, "channel"),
+        "delivery_t_lo_us": found(is_unflagged, "found_t_lo_us"),
+        "delivery_t_hi_us": found(is_unflagged, "found_t_hi_us"),
+        "left_process": found(is_left, "found_process"),
+        "left_event": found(is_left, "found_event"),
+        "is_settled": is_ended | is_automatic,
+        "is_proven": has(Kind.SETTLED) | is_automatic | (is_ended & has(Kind.ACK_PROVEN)),
+        "shown": F.array().cast(SHOWN),
+    }
+    assert tuple(columns) == MESSAGE, "uncommon messages have the same"
+    return rolled.where("is_plain").select(*(column.alias(name) for name, column in columns.items()))
