@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import chaos
@@ -31,7 +31,7 @@ from chaos.cluster_under_test.processes import (
 from chaos.cluster_under_test.protocol import DEFAULT_READY_TIMEOUT_S, NodeEndedError
 from chaos.cluster_under_test.readiness import answers_amqp, hindrance_of, sees_running
 from cluster.directory import ClusterDirectory, NodeEntry, read_cluster_directory
-from node.config import build_config, parse_address, parse_override, parse_settings
+from node.config import NodeConfig, build_config, parse_address, parse_override, parse_settings
 
 HOST = "127.0.0.1"
 #: More nodes than this on one machine measure the scheduler, not the cluster.
@@ -64,6 +64,8 @@ class LocalCluster:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         #: Node -> the checkout that it is started from, if that is not ours.
         self.checkouts: dict[str, Path] = {}
+        #: Node -> what it is started with in its environment, beyond ours.
+        self.environments: dict[str, Mapping[str, str]] = {}
 
     # --- making one ---
 
@@ -85,11 +87,7 @@ class LocalCluster:
             for number, (amqp_port, cluster_port) in enumerate(zip(amqp_ports, cluster_ports, strict=True), 1)
         )
         directory = ClusterDirectory(path, nodes)
-        configurations = {entry.name: render_config(directory, entry, settings) for entry in nodes}
-        overrides = [parse_override(text) for text in settings]
-        for entry in nodes:
-            own = parse_settings(render_config(directory, entry, ()), f"{entry.name}.conf")
-            build_config([*own, *overrides], lambda _: _PLACEHOLDER_COOKIE)
+        configurations = {entry.name: _valid_config(directory, entry, settings) for entry in nodes}
         running = [entry.name for entry in nodes if running_process(read_mark(directory.process_path(entry.name)))]
         if running:
             raise ClusterRunningError(f"{', '.join(running)} in {path} already run; stop them: warren cluster down")
@@ -104,6 +102,16 @@ class LocalCluster:
     def attach(cls, path: Path) -> LocalCluster:
         """The cluster that was laid out in ``path``, running or not. Raises `ConfigError` if there is none."""
         return cls(read_cluster_directory(path.absolute()))
+
+    def configure(self, node: str, settings: Sequence[str]) -> NodeConfig:
+        """The configuration of a node becomes the usual one with these ``key=value`` lines, from its next start on.
+
+        Raises `ConfigError`.
+        """
+        entry = self.directory.node(node)
+        text = _valid_config(self.directory, entry, settings)
+        self.directory.config_path(node).write_text(text, encoding="utf-8")
+        return build_config(parse_settings(text, f"{node}.conf"), lambda _: self._cookie)
 
     # --- facts ---
 
@@ -155,8 +163,15 @@ class LocalCluster:
         """As the protocol says. ``on_hindrance`` hears of a node, and why it is not ready, whenever that is new."""
         wanted = self.running_nodes() if nodes is None else list(nodes)
         deadline = time.monotonic() + timeout_s
-        waits = (self._wait_node_ready(name, wanted, deadline, on_ready, on_hindrance) for name in wanted)
-        await asyncio.gather(*waits)
+        waits = [
+            asyncio.ensure_future(self._wait_node_ready(name, wanted, deadline, on_ready, on_hindrance))
+            for name in wanted
+        ]
+        try:
+            await asyncio.gather(*waits)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def kill(self, node: str) -> None:
         await self._end(node, signal.SIGKILL, KILL_TIMEOUT_S)
@@ -212,9 +227,8 @@ class LocalCluster:
     def _spawn(self, node: str) -> None:
         self._reap(node)
         command = [sys.executable, "-m", "cluster", "--config", str(self.directory.config_path(node))]
-        child, mark = spawn(
-            command, self.directory.log_path(node), self.directory.path, _environment(self.checkouts.get(node))
-        )
+        environment = {**_environment(self.checkouts.get(node)), **self.environments.get(node, {})}
+        child, mark = spawn(command, self.directory.log_path(node), self.directory.path, environment)
         self._children[node] = child
         write_mark(self.directory.process_path(node), mark)
 
@@ -272,6 +286,13 @@ class LocalCluster:
     def _with_log(self, node: str, what: str) -> str:
         path = self.directory.log_path(node)
         return f"{node} {what}; the end of {path}:\n{log_tail(path)}"
+
+
+def _valid_config(directory: ClusterDirectory, entry: NodeEntry, settings: Sequence[str]) -> str:
+    """`render_config`, if a node could start with it. Raises `ConfigError`, which names the setting."""
+    own = parse_settings(render_config(directory, entry, ()), f"{entry.name}.conf")
+    build_config([*own, *map(parse_override, settings)], lambda _: _PLACEHOLDER_COOKIE)
+    return render_config(directory, entry, settings)
 
 
 def render_config(directory: ClusterDirectory, entry: NodeEntry, settings: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,10 +81,16 @@ def find_server() -> Path:
 class Toxiproxy:
     """One server, and its proxies by line."""
 
-    def __init__(self, log_path: Path) -> None:
-        """Starts it. Raises `ToxiproxyMissingError`, `ToxiproxyError`."""
+    def __init__(
+        self, log_path: Path, environment: Mapping[str, str] | None = None, taken_ports: Collection[int] = ()
+    ) -> None:
+        """Starts it, in this environment instead of ours. Raises `ToxiproxyMissingError`, `ToxiproxyError`.
+
+        ``taken_ports`` are of others, who do not listen yet.
+        """
         binary = find_server()
-        [self._port] = choose_free_ports(_HOST, 1)
+        self._taken_ports = set(taken_ports)
+        self._port = self._take_port()
         self._proxies: dict[Line, Any] = {}
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -92,6 +98,7 @@ class Toxiproxy:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=None if environment is None else dict(environment),
                 start_new_session=True,
             )
         try:
@@ -108,11 +115,21 @@ class Toxiproxy:
             time.sleep(0.02)
         raise ToxiproxyError(f"the Toxiproxy server does not answer; see {log_path}")
 
+    def _take_port(self) -> int:
+        [port] = choose_free_ports(_HOST, 1, self._taken_ports)
+        self._taken_ports.add(port)
+        return port
+
     def create(self, line: Line, upstream: str) -> str:
-        """Begin a proxy to ``upstream`` (host:port). Returns where it listens."""
-        proxy = self._ask(f"create {line.proxy}", partial(_CLIENT.create, upstream=upstream, name=line.proxy))
-        self._proxies[line] = proxy
-        return str(proxy.listen)
+        """Begin a proxy to ``upstream`` (host:port). Returns where it listens.
+
+        Not where the system would let it: on a port of those that it hands to outgoing connections somebody else may
+        sit when the proxy is enabled again, or a client that is refused there again and again be met by itself.
+        """
+        listen = f"{_HOST}:{self._take_port()}"
+        create = partial(_CLIENT.create, upstream=upstream, name=line.proxy, listen=listen)
+        self._proxies[line] = self._ask(f"create {line.proxy}", create)
+        return listen
 
     def set(self, line: Line, wanted: ProxyState) -> None:
         """Make the proxy of a line like that. Raises `ToxiproxyError` if it is not, afterwards."""

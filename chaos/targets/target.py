@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from chaos.harm.lines import Line
 from chaos.plan.actions import Capability
 from chaos.plan.model import ClusterPlan
 
@@ -44,8 +45,9 @@ class QueueView:
     #: Oldest first, those with everything among them.
     mirrors: tuple[int, ...] = ()
     synchronised: tuple[int, ...] = ()
-    ready: int = 0
-    unacked: int = 0
+    #: Messages; None while nobody can tell, as the master's node is asked, and does not answer.
+    ready: int | None = None
+    unacked: int | None = None
     #: How often the queue got another master, as the broker counts; None if it does not.
     epoch: int | None = None
 
@@ -90,11 +92,25 @@ class Operator(Protocol):
 class Lines(Protocol):
     """Proxies on the lines between nodes, and from clients, one for each direction (`chaos.harm.lines`).
 
-    A node stands for its number from 1, clients for 0.
+    A node stands for its number from 1, clients for 0. Lines to a node that does not run refuse connections, as the
+    system does for a process that is gone, whatever faults lie on them.
     """
 
-    def addresses(self) -> Mapping[tuple[int, int], str]:
-        """``host:port`` on which each line's proxy listens, by (from, to)."""
+    @property
+    def lines(self) -> frozenset[Line]:
+        """Those that have a proxy."""
+        ...
+
+    def addresses(self) -> Mapping[Line, str]:
+        """``host:port`` on which each line's proxy listens."""
+        ...
+
+    async def lay(self, number: int, fault: str, on: Iterable[Line], told: Mapping[str, Any]) -> None:
+        """Begin the fault ``number`` on lines, see `chaos.harm.lines.LineFaults.lay`. Raises `TargetError`."""
+        ...
+
+    async def lift(self, number: int, only: Line | None = None) -> None:
+        """End it, or what it has laid on one line. Raises `TargetError`."""
         ...
 
 
@@ -107,6 +123,16 @@ class Target(Protocol):
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What it can do and tell, on this machine and now."""
+        ...
+
+    @property
+    def missing(self) -> Mapping[Capability, str]:
+        """The others, and for each the reason, for whoever wants to know why a scenario is skipped."""
+        ...
+
+    @property
+    def nodes_max(self) -> int:
+        """So many nodes can be had."""
         ...
 
     @property
@@ -123,8 +149,12 @@ class Target(Protocol):
         """False if the target knows that it is down, or stands still."""
         ...
 
-    async def start(self, plan: ClusterPlan) -> None:
-        """Begin a cluster like that, or take the one that is there. Raises `TargetError` if it cannot be like that."""
+    async def start(self, plan: ClusterPlan, needs: Collection[Capability] = frozenset()) -> None:
+        """Begin a cluster like that, or take the one that is there. Raises `TargetError` if it cannot be like that.
+
+        ``needs``: what will be asked of it. What takes preparation, and is not free (proxies on lines, disks that can
+        be full or slow), is there only if it is among these. The policy is not set: that is an order to an operator.
+        """
         ...
 
     async def wait_ready(self, nodes: Sequence[int] | None = None, timeout_s: float = READY_TIMEOUT_S) -> None:
@@ -133,7 +163,7 @@ class Target(Protocol):
         ...
 
     async def kill(self, nodes: Sequence[int]) -> None:
-        """SIGKILL to all of them at once."""
+        """SIGKILL to all of them at once: none lives long enough to see another one die."""
         ...
 
     async def stop(self, node: int) -> None:
@@ -149,19 +179,25 @@ class Target(Protocol):
     async def resume(self, node: int) -> None: ...
 
     async def hurt(self, name: str, node: int, arguments: Mapping[str, Any]) -> None:
-        """Another fault of nodes in `chaos.plan.actions`: "disconnect", "fill disk", "slow disk", "memory alarm"."""
+        """Another fault of nodes in `chaos.plan.actions`: "disconnect", "fill disk", "slow disk", "memory alarm".
+
+        Raises `NotNow` if the node must run for it, and does not.
+        """
         ...
 
     async def unhurt(self, name: str, node: int) -> None:
-        """End that fault."""
+        """End that fault, also of a node that is down. Raises `NotNow` if it runs, and does not listen."""
         ...
 
     async def wipe(self, node: int) -> None:
-        """Empty its disk, forget it, let it join as a new one: it runs when this returns."""
+        """Kill it, empty its disk, forget it, let it join as a new one: its process exists when this returns.
+
+        Raises `TargetError` if the others do not let it go: then it is down, and its disk is empty.
+        """
         ...
 
     def operator(self, node: int) -> Operator:
-        """Of one node; opened when first asked."""
+        """Of one node; opened when first asked, and closed with the target."""
         ...
 
     @property

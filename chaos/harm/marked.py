@@ -1,0 +1,77 @@
+"""Processes that are found again by a mark in their environment.
+
+Whoever begins a process learns its id afterwards, and may be killed in between: then nobody knows it. So a process of
+the laboratory is not told apart by its id but by a mark, a random word that is in the journal of the run before the
+first process has it. Its children inherit it, whatever sessions and groups they make for themselves, and theirs too: a
+broker that starts daemons of its own hides none from us. A process that is found is remembered with the time at which
+it began, as ids are given anew.
+
+What comes behind a slash tells processes of one mark apart: ``3f..9a/n2`` is one of ``3f..9a``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import psutil
+
+from chaos.harm.journal import CannotUndo
+
+ENVIRONMENT = "WARREN_LABORATORY_MARK"
+#: By which the journal knows `end_told`.
+HOW = "processes"
+#: Seconds for the kernel to end killed processes, which may have much memory.
+END_TIMEOUT_S = 10.0
+_POLL_INTERVAL_S = 0.02
+
+
+def new_mark() -> str:
+    """A word that nobody else has."""
+    return secrets.token_hex(16)
+
+
+def marked_environment(mark: str, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """``base``, or ours, with the mark."""
+    return {**(os.environ if base is None else base), ENVIRONMENT: mark}
+
+
+def processes_of(mark: str) -> list[psutil.Process]:
+    """All that have the mark, or one below it, and have not ended."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        # It has just ended, has no environment any more, or is another user's.
+        with contextlib.suppress(psutil.Error, OSError):
+            said = process.environ().get(ENVIRONMENT, "")
+            if said == mark or said.startswith(f"{mark}/"):
+                found.append(process)
+    return found
+
+
+def signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    """To each that is still there."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+def kill_all(mark: str, timeout_s: float = END_TIMEOUT_S) -> list[int]:
+    """SIGKILL until nobody is left, for some are begun meanwhile. Blocks. Returns the ids of who does not go."""
+    deadline = time.monotonic() + timeout_s
+    while left := processes_of(mark):
+        signal_all(left, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_POLL_INTERVAL_S)
+    return [process.pid for process in left]
+
+
+def end_told(told: Mapping[str, Any]) -> None:
+    """The undoer."""
+    if left := kill_all(told["mark"]):
+        raise CannotUndo(f"processes {', '.join(map(str, left))} do not end when they are killed; end them by hand")

@@ -1,0 +1,10 @@
+"""All that the laboratory knows how to undo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chaos.harm import marked, small_disks
+from chaos.harm.journal import Undoer
+
+UNDOERS: Mapping[str, Undoer] = {marked.HOW: marked.end_told, small_disks.HOW: small_disks.unmount_told}
