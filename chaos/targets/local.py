@@ -30,7 +30,7 @@ from chaos.harm.journal import Journal
 from chaos.harm.lines import CLIENTS, Line
 from chaos.plan.actions import Capability
 from chaos.plan.model import ClusterPlan
-from chaos.targets.machine import NEVER, NODES_MAX, OF_PROCESSES, Machine, missing_here, name_of
+from chaos.targets.machine import NEVER, NODES_MAX, OF_PROCESSES, Machine, missing_here, name_of, require
 from chaos.targets.target import READY_TIMEOUT_S, Endpoint, Lines, NodeFacts, NotNow, TargetError
 from chaos.targets.warren_operator import WarrenOperator
 from node.alarms.limits import MemoryWatermark
@@ -54,6 +54,16 @@ NOWHERE = "127.0.0.1:1"
 #: For the others to notice that a node is gone, and to let go of it.
 FORGET_TIMEOUT_S = 60.0
 _PAUSE_S = 0.2
+
+
+def detours(node: int, proxies: Mapping[Line, str]) -> list[str]:
+    """Settings by which a node reaches the others through the proxies, and is reached by them; see the top."""
+    members = {line.destination: address for line, address in proxies.items() if line.source == node}
+    if not members:
+        return []
+    key = "cluster_formation.classic_config.nodes"
+    lines = [f"{key}.{number} = {name_of(number)}@{address}" for number, address in sorted(members.items())]
+    return [f"cluster.advertised_address = {NOWHERE}", *lines]
 
 
 class LocalTarget:
@@ -114,10 +124,7 @@ class LocalTarget:
 
     async def start(self, plan: ClusterPlan, needs: Collection[Capability] = frozenset()) -> None:
         assert self._cluster is None, "a target is begun once"
-        if lacking := set(needs) - self.capabilities:
-            raise TargetError("; ".join(f"{each}: {self.missing.get(each, 'not offered')}" for each in sorted(lacking)))
-        if not 1 <= plan.nodes <= self.nodes_max:
-            raise TargetError(f"a cluster of {plan.nodes} nodes is not possible here: 1 to {self.nodes_max}")
+        require(self, plan, needs)
         try:
             await self._start(plan, needs)
         except BaseException:
@@ -135,8 +142,9 @@ class LocalTarget:
             entries = cluster.directory.nodes
             ports = [parse_address(at).port for each in entries for at in (each.amqp_address, each.cluster_address)]
             await self._machine.open_lines(numbers, needs, self._upstream, ports)
+            proxies = self.lines.addresses() if self.lines is not None else {}
             for name, number in self._numbers.items():
-                own = [f"data_dir = {self._machine.data_path(number)}", *self._detours(number)]
+                own = [f"data_dir = {self._machine.data_path(number)}", *detours(number, proxies)]
                 self._configs[number] = cluster.configure(name, [*settings, *own])
                 cluster.environments[name] = self._machine.environment(number)
             await cluster.start()
@@ -146,16 +154,6 @@ class LocalTarget:
     def _upstream(self, line: Line) -> str:
         entry = self._begun.directory.node(name_of(line.destination))
         return entry.amqp_address if line.source == CLIENTS else entry.cluster_address
-
-    def _detours(self, node: int) -> list[str]:
-        """Settings by which a node reaches the others through the proxies, and is reached by them; see the top."""
-        proxies = self.lines.addresses() if self.lines is not None else {}
-        members = {line.destination: address for line, address in proxies.items() if line.source == node}
-        if not members:
-            return []
-        key = "cluster_formation.classic_config.nodes"
-        lines = [f"{key}.{number} = {name_of(number)}@{address}" for number, address in sorted(members.items())]
-        return [f"cluster.advertised_address = {NOWHERE}", *lines]
 
     async def wait_ready(self, nodes: Sequence[int] | None = None, timeout_s: float = READY_TIMEOUT_S) -> None:
         wanted = [number for number in self._numbers.values() if self.is_running(number)] if nodes is None else nodes

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from chaos.harm import marked, slow_syncs, small_disks
 from chaos.harm.journal import Journal
 from chaos.harm.lines import Line
 from chaos.plan.actions import Capability
+from chaos.plan.model import ClusterPlan
 from chaos.targets import proxied_lines
 from chaos.targets.proxied_lines import ProxiedLines, lines_for
-from chaos.targets.target import TargetError
+from chaos.targets.target import Target, TargetError
 
 #: What every process can be made to do.
 OF_PROCESSES = frozenset({Capability.KILL, Capability.STOP, Capability.PAUSE})
@@ -49,6 +50,27 @@ def missing_here(offered: Collection[Capability]) -> dict[Capability, str]:
         Capability.SLOW_DISK: slow_syncs.why_none,
     }
     return {each: why for each in offered if each in reasons and (why := reasons[each]())}
+
+
+def require(target: Target, plan: ClusterPlan, needs: Collection[Capability]) -> None:
+    """Raise `TargetError` if it cannot be like that, before anything is begun."""
+    missing, capabilities = target.missing, target.capabilities
+    if lacking := sorted(set(needs) - capabilities):
+        raise TargetError("; ".join(f"{each}: {missing.get(each, 'it is not offered')}" for each in lacking))
+    if Capability.KILL not in capabilities:
+        raise TargetError(missing[Capability.KILL])
+    if not 1 <= plan.nodes <= target.nodes_max:
+        raise TargetError(f"a cluster of {plan.nodes} nodes is not possible here: 1 to {target.nodes_max}")
+
+
+async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """All at once; when one fails the others end, and what it raised is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for each in work:
+                group.create_task(each)
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
 
 
 class Machine:
