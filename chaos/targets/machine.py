@@ -92,8 +92,6 @@ class Machine:
     async def begin(self, nodes: Sequence[int], needs: Collection[Capability]) -> None:
         """Whatever is needed, but proxies. Raises `TargetError`."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        what = f"processes of a cluster in {self.directory}"
-        self._entry = self._journal.will_do(marked.HOW, what, mark=self.mark)
         try:
             if Capability.FILL_DISK in needs:
                 for node in nodes:
@@ -106,6 +104,9 @@ class Machine:
                     self._syncs[node] = slow_syncs.SlowSyncs(library, file)
         except (small_disks.DiskError, slow_syncs.SlowSyncsError) as error:
             raise TargetError(str(error)) from error
+        # The last in the journal is undone first: no disk can go before those who use it.
+        what = f"processes of a cluster in {self.directory}"
+        self._entry = self._journal.will_do(marked.HOW, what, mark=self.mark)
 
     async def open_lines(
         self,
@@ -214,6 +215,8 @@ class Machine:
         problems: list[str] = []
         if left := await asyncio.to_thread(marked.kill_all, self.mark):
             problems.append(f"processes {', '.join(map(str, left))} were killed, and do not end")
+        elif self._entry is not None:
+            self._journal.undone(self._entry)
         self.paused.clear()
         if self.lines is not None:
             # Its process is gone, and is to be reaped.
@@ -227,5 +230,3 @@ class Machine:
                 problems.append(str(error))
         if problems:
             raise TargetError("; ".join(problems))
-        if self._entry is not None:
-            self._journal.undone(self._entry)

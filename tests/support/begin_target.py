@@ -22,6 +22,8 @@ async def begin(kind: str, run_directory: Path) -> None:
         target = TARGETS[kind](run_directory / "cluster", journal)
         # Whatever can be prepared is to be cleared away.
         await target.start(ClusterPlan(nodes=2), target.capabilities)
+        # They use their disks.
+        await target.wait_ready()
         await target.pause(2)
         print(BEGUN, flush=True)
         await asyncio.Event().wait()

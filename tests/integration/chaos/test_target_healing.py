@@ -1,0 +1,44 @@
+"""Somebody begins a cluster, and is killed: whoever comes later clears away all of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaos.harm import marked
+from chaos.harm.journal import heal
+from chaos.harm.undoers import UNDOERS
+from chaos.targets import rabbitmq
+from tests.support.begin_target import BEGUN, TARGETS
+from tests.support.left_over import assert_nothing_left, listening, mark_of, mounts_in
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("kind", sorted(TARGETS))
+def test_what_was_begun_is_healed_away(kind: str, tmp_path: Path) -> None:
+    if kind == "rabbitmq" and (why := rabbitmq.why_none()):
+        pytest.skip(why)
+    command = [sys.executable, "-m", "tests.support.begin_target", kind, str(tmp_path)]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as beginner:
+        assert beginner.stdout is not None
+        try:
+            assert beginner.stdout.readline().strip() == BEGUN
+        finally:
+            beginner.kill()
+    mark, mounts = mark_of(tmp_path), mounts_in(tmp_path)
+    ports = listening(mark)
+    assert len(ports) >= 4, "nodes outlive who began them"
+    try:
+        assert [each.problem for each in heal(tmp_path, UNDOERS)] == [""] * (1 + len(mounts))
+        assert_nothing_left(tmp_path, mark, ports)
+    finally:
+        marked.kill_all(mark)
