@@ -60,15 +60,33 @@ def signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> N
             process.send_signal(number)
 
 
-def kill_all(mark: str, timeout_s: float = END_TIMEOUT_S) -> list[int]:
-    """SIGKILL until nobody is left, for some are begun meanwhile. Blocks. Returns the ids of who does not go."""
+def kill_all(*marks: str, timeout_s: float = END_TIMEOUT_S) -> list[int]:
+    """SIGKILL to all who have one of the marks, at once, and to those that are begun meanwhile, until nobody is left.
+
+    Blocks. Returns the ids of who does not go. Who is gone has no files, sockets or memory any more.
+    """
     deadline = time.monotonic() + timeout_s
-    while left := processes_of(mark):
-        signal_all(left, signal.SIGKILL)
+    killed: dict[int, psutil.Process] = {}
+    while True:
+        found = [process for mark in marks for process in processes_of(mark)]
+        # Who stands still sees nobody die.
+        signal_all(found, signal.SIGSTOP)
+        signal_all(found, signal.SIGKILL)
+        killed |= {process.pid: process for process in found}
+        left = [process.pid for process in killed.values() if not _has_ended(process)]
+        if not found and not left:
+            return []
         if time.monotonic() > deadline:
-            break
+            return left
         time.sleep(_POLL_INTERVAL_S)
-    return [process.pid for process in left]
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Its environment is gone before its files are, and its first thread may be before the others."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
+    except psutil.NoSuchProcess:
+        return True
 
 
 def end_told(told: Mapping[str, Any]) -> None:

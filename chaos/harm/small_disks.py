@@ -13,6 +13,7 @@ import errno
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,9 @@ _TRIAL_BYTES = 16 << 20
 _PIECES_BYTES = (1 << 30, 1 << 26, 1 << 22, 1 << 18, 1 << 12)
 _TIMEOUT_S = 60.0
 _FILLER = "filler"
+#: Who looks at all file systems (a monitor, say) uses it for a moment.
+_UNMOUNT_ATTEMPTS = 5
+_UNMOUNT_PAUSE_S = 0.2
 #: Few inodes: their tables are written out, and queues have some files each.
 _FORMAT = ("mkfs.ext4", "-q", "-F", "-m", "0", "-i", "65536", "-E", "lazy_itable_init=1,lazy_journal_init=1")
 
@@ -106,11 +110,14 @@ class SmallDisk:
 def unmount_told(told: Mapping[str, Any]) -> None:
     """The undoer."""
     place = Path(told["place"])
-    try:
-        while os.path.ismount(place):
-            _run("umount", str(place))
-    except DiskError as error:
-        raise CannotUndo(f"{error}; see who uses it (fuser -m {place}), and unmount it by hand") from None
+    for attempt in range(_UNMOUNT_ATTEMPTS):
+        try:
+            while os.path.ismount(place):
+                _run("umount", str(place))
+        except DiskError as error:
+            if attempt == _UNMOUNT_ATTEMPTS - 1:
+                raise CannotUndo(f"{error}; see who uses it (fuser -m {place}), and unmount it by hand") from None
+            time.sleep(_UNMOUNT_PAUSE_S)
     Path(told["image"]).unlink(missing_ok=True)
 
 

@@ -141,17 +141,9 @@ class Machine:
 
     async def kill(self, nodes: Sequence[int]) -> None:
         """All processes of these nodes, at once. Raises `TargetError`."""
-        if left := await asyncio.to_thread(self._kill, nodes):
+        if left := await asyncio.to_thread(marked.kill_all, *map(self._mark_of, nodes)):
             raise TargetError(f"processes {', '.join(map(str, left))} were killed, and do not end")
         self.paused.difference_update(nodes)
-
-    def _kill(self, nodes: Sequence[int]) -> list[int]:
-        marks = [self._mark_of(node) for node in nodes]
-        victims = [process for mark in marks for process in marked.processes_of(mark)]
-        # Who stands still sees nobody die.
-        marked.signal_all(victims, signal.SIGSTOP)
-        marked.signal_all(victims, signal.SIGKILL)
-        return [process for mark in marks for process in marked.kill_all(mark)]
 
     async def pause(self, node: int) -> None:
         """SIGSTOP. Raises `TargetError` if nothing of it runs."""
