@@ -103,7 +103,7 @@ class LocalCluster:
         """The cluster that was laid out in ``path``, running or not. Raises `ConfigError` if there is none."""
         return cls(read_cluster_directory(path.absolute()))
 
-    def configure(self, node: str, settings: Sequence[str]) -> NodeConfig:
+    def configure_node(self, node: str, settings: Sequence[str]) -> NodeConfig:
         """The configuration of a node becomes the usual one with these ``key=value`` lines, from its next start on.
 
         Raises `ConfigError`.

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
@@ -29,6 +30,8 @@ HOW = "processes"
 #: Seconds for the kernel to end killed processes, which may have much memory.
 END_TIMEOUT_S = 10.0
 _POLL_INTERVAL_S = 0.02
+#: Of `new_mark`. What is shorter, and nothing above all, could be said of others, too.
+_MARK = re.compile(r"[0-9a-f]{32}(/.+)?")
 
 
 def new_mark() -> str:
@@ -42,7 +45,9 @@ def marked_environment(mark: str, base: Mapping[str, str] | None = None) -> dict
 
 
 def processes_of(mark: str) -> list[psutil.Process]:
-    """All that have the mark, or one below it, and have not ended."""
+    """All that have the mark, or one below it, and have not ended. Raises `ValueError` for what is no mark."""
+    if not _MARK.fullmatch(mark):
+        raise ValueError(f"{mark!r} is no mark: whose processes have it, nobody knows")
     found: list[psutil.Process] = []
     for process in psutil.process_iter():
         # It has just ended, has no environment any more, or is another user's.
@@ -53,11 +58,13 @@ def processes_of(mark: str) -> list[psutil.Process]:
     return found
 
 
-def signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    """To each that is still there."""
-    for process in processes:
+def signal_marked(number: signal.Signals, *marks: str) -> list[psutil.Process]:
+    """To all who have one of the marks, as many as there are."""
+    found = [process for mark in marks for process in processes_of(mark)]
+    for process in found:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
+    return found
 
 
 def kill_all(*marks: str, timeout_s: float = END_TIMEOUT_S) -> list[int]:
@@ -68,10 +75,9 @@ def kill_all(*marks: str, timeout_s: float = END_TIMEOUT_S) -> list[int]:
     deadline = time.monotonic() + timeout_s
     killed: dict[int, psutil.Process] = {}
     while True:
-        found = [process for mark in marks for process in processes_of(mark)]
         # Who stands still sees nobody die.
-        signal_all(found, signal.SIGSTOP)
-        signal_all(found, signal.SIGKILL)
+        signal_marked(signal.SIGSTOP, *marks)
+        found = signal_marked(signal.SIGKILL, *marks)
         killed |= {process.pid: process for process in found}
         left = [process.pid for process in killed.values() if not _has_ended(process)]
         if not found and not left:
@@ -91,5 +97,9 @@ def _has_ended(process: psutil.Process) -> bool:
 
 def end_told(told: Mapping[str, Any]) -> None:
     """The undoer."""
-    if left := kill_all(told["mark"]):
+    try:
+        left = kill_all(told["mark"])
+    except ValueError as error:
+        raise CannotUndo(str(error)) from None
+    if left:
         raise CannotUndo(f"processes {', '.join(map(str, left))} do not end when they are killed; end them by hand")

@@ -15,5 +15,9 @@ Nothing outside this package knows which it is. What a target cannot do or tell 
 process is gone, after `start_node` it exists (it may still be starting: `wait_ready`). Names and addresses stay what
 they are across restarts. `close` leaves nothing behind, may be called twice, and after a failure half way through.
 Whatever outlives this process if it is killed (processes, containers, proxies, mounts, stopped processes) is in the
-journal of the run before it is made (`chaos.harm.journal`), so that it can be cleared away later.
+journal of the run before it is made (`chaos.harm.journal`), so that it can be cleared away later
+(`chaos.harm.undoers`). tests/integration/chaos/test_targets.py holds every kind to these promises.
+
+**What takes preparation** is made only for a scenario that needs it (the second argument of `Target.start`): proxies
+are on the way of every byte, and a disk of limited size is not the machine's own.
 """

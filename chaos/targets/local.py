@@ -145,7 +145,7 @@ class LocalTarget:
             proxies = self.lines.addresses() if self.lines is not None else {}
             for name, number in self._numbers.items():
                 own = [f"data_dir = {self._machine.data_path(number)}", *detours(number, proxies)]
-                self._configs[number] = cluster.configure(name, [*settings, *own])
+                self._configs[number] = cluster.configure_node(name, [*settings, *own])
                 cluster.environments[name] = self._machine.environment(number)
             await cluster.start()
         except (ConfigError, PortInUseError, ClusterRunningError) as error:

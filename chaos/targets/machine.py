@@ -141,26 +141,29 @@ class Machine:
 
     async def kill(self, nodes: Sequence[int]) -> None:
         """All processes of these nodes, at once. Raises `TargetError`."""
-        if left := await asyncio.to_thread(marked.kill_all, *map(self._mark_of, nodes)):
+        marks = [self._mark_of(node) for node in nodes]
+        await asyncio.to_thread(marked.signal_marked, signal.SIGSTOP, *marks)
+        # Their lines are closed while they stand still: they do not see it, and nobody sees lines to a dead node open.
+        try:
+            if self.lines is not None:
+                await self.lines.set_down(self.lines.down.union(nodes))
+        finally:
+            left = await asyncio.to_thread(marked.kill_all, *marks)
+        if left:
             raise TargetError(f"processes {', '.join(map(str, left))} were killed, and do not end")
         self.paused.difference_update(nodes)
 
     async def pause(self, node: int) -> None:
         """SIGSTOP. Raises `TargetError` if nothing of it runs."""
         self.paused.add(node)
-        if not await self._signal(node, signal.SIGSTOP):
+        if not await asyncio.to_thread(marked.signal_marked, signal.SIGSTOP, self._mark_of(node)):
             self.paused.discard(node)
             raise TargetError(f"{name_of(node)} does not run, and cannot stand still")
 
     async def resume(self, node: int) -> None:
         """SIGCONT."""
-        await self._signal(node, signal.SIGCONT)
+        await asyncio.to_thread(marked.signal_marked, signal.SIGCONT, self._mark_of(node))
         self.paused.discard(node)
-
-    async def _signal(self, node: int, number: signal.Signals) -> bool:
-        processes = await asyncio.to_thread(marked.processes_of, self._mark_of(node))
-        marked.signal_all(processes, number)
-        return bool(processes)
 
     async def note_down(self, nodes: Collection[int]) -> None:
         """Exactly these do not run: their lines refuse connections."""

@@ -43,7 +43,7 @@ class ProxiedLines:
         self._addresses = dict(addresses)
         self._faults = LineFaults(frozenset(addresses))
         #: Nodes to which no connection can be opened.
-        self._down: frozenset[int] = frozenset()
+        self.down: frozenset[int] = frozenset()
         self._one_at_a_time = asyncio.Lock()
 
     @classmethod
@@ -91,7 +91,7 @@ class ProxiedLines:
     async def set_down(self, nodes: Collection[int]) -> None:
         """Exactly these do not run."""
         async with self._one_at_a_time:
-            changed, self._down = self._down ^ frozenset(nodes), frozenset(nodes)
+            changed, self.down = self.down ^ frozenset(nodes), frozenset(nodes)
             await self._make({line for line in self._addresses if line.destination in changed})
 
     async def _make(self, lines: Iterable[Line]) -> None:
@@ -103,7 +103,7 @@ class ProxiedLines:
 
     def _state(self, line: Line) -> ProxyState:
         state = self._faults.state(line)
-        return ProxyState(state.is_enabled and line.destination not in self._down, state.toxics)
+        return ProxyState(state.is_enabled and line.destination not in self.down, state.toxics)
 
     def _set_all(self, wanted: Mapping[Line, ProxyState]) -> None:
         for line, state in wanted.items():

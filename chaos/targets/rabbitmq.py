@@ -65,6 +65,8 @@ STOP_TIMEOUT_S = 30.0
 FORGET_TIMEOUT_S = 60.0
 _CONTROL_TIMEOUT_S = 30.0
 _POLL_INTERVAL_S = 0.1
+#: Erlang says what is wrong first, and then how everything fell over it.
+_END_LINES = 80
 #: Nobody burns the processor while there is nothing to do: others are measured on it, too.
 _FLAGS = "+sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}"
 _SETTINGS = {"disk_free_limit.absolute": "50MB"}
@@ -282,7 +284,9 @@ class RabbitMqTarget:
         while found := await hindrance():
             if not self._exists(node):
                 path = self._output_path(node)
-                raise TargetError(f"{name_of(node)} ended while it was starting; the end of {path}:\n{log_tail(path)}")
+                raise TargetError(
+                    f"{name_of(node)} ended while it was starting; the end of {path}:\n{log_tail(path, _END_LINES)}"
+                )
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"{name_of(node)} did not {what} in time: {found}; its log is {self._log_path(node)}"

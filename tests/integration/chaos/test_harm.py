@@ -50,8 +50,8 @@ def begin(mark: str, program: str) -> subprocess.Popen[bytes]:
 
 
 def test_whoever_has_a_mark_is_found_and_nobody_else() -> None:
-    mark = marked.new_mark()
-    children = [begin(each, "input()") for each in (mark, f"{mark}/n1", f"{mark}/n10", f"{mark}0")]
+    mark, other = marked.new_mark(), marked.new_mark()
+    children = [begin(each, "input()") for each in (mark, f"{mark}/n1", f"{mark}/n10", other)]
     try:
 
         def found(wanted: str) -> list[int]:
@@ -61,7 +61,7 @@ def test_whoever_has_a_mark_is_found_and_nobody_else() -> None:
         assert found(f"{mark}/n1") == [children[1].pid]
         assert marked.kill_all(mark) == []
         assert [child.wait() for child in children[:3]] == [-9, -9, -9]
-        assert found(f"{mark}0") == [children[3].pid]
+        assert found(other) == [children[3].pid]
     finally:
         for child in children:
             child.kill()

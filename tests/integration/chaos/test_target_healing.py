@@ -1,7 +1,8 @@
-"""Somebody begins a cluster, and is killed: whoever comes later clears away all of it."""
+"""Nothing is left of a cluster whose beginner was killed, or that could not begin."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from chaos.harm import marked
-from chaos.harm.journal import heal
+from chaos.harm.journal import Journal, heal
 from chaos.harm.undoers import UNDOERS
+from chaos.plan.model import ClusterPlan
 from chaos.targets import rabbitmq
+from chaos.targets.target import TargetError
 from tests.support.begin_target import BEGUN, TARGETS
 from tests.support.left_over import assert_nothing_left, listening, mark_of, mounts_in
 
@@ -42,3 +45,17 @@ def test_what_was_begun_is_healed_away(kind: str, tmp_path: Path) -> None:
         assert_nothing_left(tmp_path, mark, ports)
     finally:
         marked.kill_all(mark)
+
+
+@pytest.mark.parametrize("kind", sorted(TARGETS))
+async def test_what_cannot_begin_leaves_nothing(kind: str, tmp_path: Path) -> None:
+    if kind == "rabbitmq" and (why := rabbitmq.why_none()):
+        pytest.skip(why)
+    with Journal(tmp_path) as journal:
+        target = TARGETS[kind](tmp_path / "cluster", journal)
+        with pytest.raises(TargetError, match="hart_beat"):
+            await target.start(ClusterPlan(settings={"hart_beat": 5}), target.capabilities)
+        told = map(json.loads, journal.path.read_text().splitlines())
+        [mark] = [line["told"]["mark"] for line in told if line.get("how") == marked.HOW]
+        assert_nothing_left(tmp_path, mark, ports=[])
+        await target.close()

@@ -23,6 +23,7 @@ from chaos.cluster_under_test.processes import (
 )
 from cluster.directory import ClusterDirectory, NodeEntry
 from node.config import build_config, parse_settings
+from node.errors import ConfigError
 
 NODES = (NodeEntry("n1", "127.0.0.1:5672", "127.0.0.1:7001"), NodeEntry("n2", "127.0.0.1:5673", "127.0.0.1:7002"))
 
@@ -50,6 +51,19 @@ def test_the_last_of_the_settings_is_the_one_in_the_configuration(tmp_path: Path
     text = render_config(directory, NODES[1], ["heartbeat=5", "data_dir = /elsewhere", "heartbeat = 7"])
     config = build_config(parse_settings(text, "n2.conf"), lambda path: f"secret in {path}")
     assert (config.heartbeat_s, config.data_dir) == (7, Path("/elsewhere"))
+
+
+def test_one_node_can_be_configured_otherwise(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path, NODES)
+    directory.cookie_path.write_text("secretsecretsecret")
+    cluster = LocalCluster(directory)
+    config = cluster.configure_node("n2", ["cluster.advertised_address = 127.0.0.1:1", "data_dir = /small/disk"])
+    assert (str(config.cluster_advertised_address), config.data_dir) == ("127.0.0.1:1", Path("/small/disk"))
+    written = parse_settings(directory.config_path("n2").read_text(), "n2.conf")
+    assert build_config(written, lambda _: "secretsecretsecret") == config
+    with pytest.raises(ConfigError, match="hart_beat"):
+        cluster.configure_node("n2", ["hart_beat = 5"])
+    assert parse_settings(directory.config_path("n2").read_text(), "n2.conf") == written, "it can still be started"
 
 
 def test_a_mark_survives_its_file(tmp_path: Path) -> None:

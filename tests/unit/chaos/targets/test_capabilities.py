@@ -101,9 +101,3 @@ async def test_what_it_cannot_do_is_refused_before_anything_is_made(local: Local
         await local.start(ClusterPlan(nodes=NODES_MAX + 1))
     assert not (tmp_path / "cluster").exists()
     assert outstanding(tmp_path) == []
-
-
-async def test_a_setting_that_nobody_knows_is_refused(local: LocalTarget, tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="hart_beat"):
-        await local.start(ClusterPlan(settings={"hart_beat": 5}))
-    assert outstanding(tmp_path) == [], "what was prepared is cleared away"
