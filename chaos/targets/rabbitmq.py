@@ -59,8 +59,8 @@ _PROGRAMS = "/usr/lib/rabbitmq/bin"
 _HOST = "127.0.0.1"
 #: The part of all names of nodes behind the @.
 _DOMAIN = "localhost"
-#: For the machine of Erlang to begin, on a busy one.
-BOOT_TIMEOUT_S = 90.0
+#: For the machine of Erlang to begin: ten seconds, and as many more as others want the processor.
+BOOT_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
 FORGET_TIMEOUT_S = 60.0
 _CONTROL_TIMEOUT_S = 30.0

@@ -20,6 +20,9 @@
 
 main([]) ->
     ok = io:setopts(standard_io, [binary, {encoding, latin1}]),
+    %% What Erlang has to say by itself is no answer.
+    ok = logger:remove_handler(default),
+    ok = logger:add_handler(default, logger_std_h, #{config => #{type => standard_error}}),
     listen().
 
 listen() ->

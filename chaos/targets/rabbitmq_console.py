@@ -92,13 +92,15 @@ class RabbitMqConsole:
 
     async def _read(self) -> None:
         assert self._process.stdout is not None, "it was begun with pipes"
-        while line := await self._process.stdout.readline():
-            said = json.loads(line)
-            if said["id"] in self._waiting and not self._waiting[said["id"]].done():
-                self._waiting[said["id"]].set_result(said)
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(TargetError(f"the console has ended; see {self._log_path}"))
+        try:
+            while line := await self._process.stdout.readline():
+                said = json.loads(line)
+                if said["id"] in self._waiting and not self._waiting[said["id"]].done():
+                    self._waiting[said["id"]].set_result(said)
+        finally:
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(TargetError(f"the console has ended; see {self._log_path}"))
 
     async def close(self) -> None:
         """It ends. May be called twice."""

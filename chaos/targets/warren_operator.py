@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from chaos.cluster_under_test.admin import node_of_pid, nodes_of_pids
@@ -27,6 +28,8 @@ _COLUMNS = (
 )
 #: What the listing says of a queue that nobody serves; ``pid`` is then that of who served it last.
 _DOWN = "down"
+#: Questions to one node at a time.
+_THREADS = 4
 _Answer = TypeVar("_Answer")
 
 
@@ -48,10 +51,12 @@ def _numbered(names: Iterable[str], numbers: Mapping[str, int]) -> tuple[int, ..
 
 
 class WarrenOperator:
-    """Of one node. The client blocks, so every question is asked on a thread."""
+    """Of one node. The client blocks, so every question is asked on a thread: on one of the operator's own, as those
+    of a node that stands still are held up, and nobody else is to wait for them."""
 
     def __init__(self, address: str, cookie: str, numbers: Mapping[str, int]) -> None:
         self._client = AdminClient(address, cookie, timeout_s=REQUEST_TIMEOUT_S)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"operator-{address}")
         self._numbers = numbers
 
     async def queues(self) -> list[QueueView]:
@@ -93,10 +98,15 @@ class WarrenOperator:
 
     async def close(self) -> None:
         await asyncio.to_thread(self._client.close)
+        await asyncio.to_thread(self._threads.shutdown)
 
     async def _ask(self, question: Callable[[], _Answer]) -> _Answer:
         try:
-            return await asyncio.to_thread(question)
+            asked = asyncio.get_running_loop().run_in_executor(self._threads, question)
+        except RuntimeError as error:
+            raise NotNow("the operator is closed") from error
+        try:
+            return await asked
         except AdminError as error:
             if error.exit_code in (ExitCode.UNAVAILABLE, ExitCode.TEMPORARY):
                 raise NotNow(str(error)) from error
