@@ -64,6 +64,8 @@ BOOT_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
 FORGET_TIMEOUT_S = 60.0
 _CONTROL_TIMEOUT_S = 30.0
+#: Of who was killed, and did not end by then, it was said.
+_REAP_TIMEOUT_S = 1.0
 _POLL_INTERVAL_S = 0.1
 #: Erlang says what is wrong first, and then how everything fell over it.
 _END_LINES = 80
@@ -198,10 +200,13 @@ class RabbitMqTarget:
         self._write_files(plan)
         await self._begin_epmd()
         self._console = await self._open_console()
-        await self._spawn(1)
-        await self._wait_until(1, BOOT_TIMEOUT_S, partial(self._unbooted, 1), "boot")
+        self._spawn(1)
+        try:
+            await self._wait_until(1, BOOT_TIMEOUT_S, partial(self._unbooted, 1), "boot")
+        except TimeoutError as error:
+            raise TargetError(str(error)) from error
         for node in nodes[1:]:
-            await self._spawn(node)
+            self._spawn(node)
 
     def _upstream(self, line: Line) -> str:
         assert line.source == CLIENTS, "only lines of clients are offered"
@@ -243,7 +248,7 @@ class RabbitMqTarget:
             MARK: f"{self._machine.mark}/{name}",
         }
 
-    async def _spawn(self, node: int) -> None:
+    def _spawn(self, node: int) -> None:
         name, absent = name_of(node), str(self._directory / "absent")
         told = {
             "NODENAME": full_name(node),
@@ -264,8 +269,7 @@ class RabbitMqTarget:
         command = [str(programs() / "rabbitmq-server"), "-noinput"]
         environment |= self._machine.environment(node)
         self._machine.data_path(node).mkdir(parents=True, exist_ok=True)
-        child, _ = await asyncio.to_thread(spawn, command, self._output_path(node), self._directory, environment)
-        self._children[node] = child
+        self._children[node], _ = spawn(command, self._output_path(node), self._directory, environment)
 
     async def wait_ready(self, nodes: Sequence[int] | None = None, timeout_s: float = READY_TIMEOUT_S) -> None:
         wanted = [node for node in self._children if self.is_running(node)] if nodes is None else list(nodes)
@@ -317,7 +321,8 @@ class RabbitMqTarget:
             await self._machine.close()
         finally:
             for child in filter(None, (*self._children.values(), self._epmd)):
-                child.wait()
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(_REAP_TIMEOUT_S)
 
     # --- nodes ---
 
@@ -343,7 +348,7 @@ class RabbitMqTarget:
         for port in (self._ports.amqp[node], self._ports.distribution[node]):
             if not is_port_free(_HOST, port):
                 raise TargetError(f"port {port}, on which {name_of(node)} listens, is in use; stop what listens there")
-        await self._spawn(node)
+        self._spawn(node)
         await self._note_down()
 
     async def _note_down(self) -> None:

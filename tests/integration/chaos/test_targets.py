@@ -90,12 +90,14 @@ def channel(target: Target, node: int) -> Iterator[BlockingChannel]:
             connection.close()
 
 
-async def publish(target: Target, queue: str, count: int, node: int = 1) -> None:
+async def publish(
+    target: Target, queue: str, count: int, node: int = 1, arguments: dict[str, Any] | None = None
+) -> None:
     """Declare it there if it is not, and have so many messages confirmed."""
 
     def publish_all() -> None:
         with channel(target, node) as there:
-            there.queue_declare(queue, durable=True)
+            there.queue_declare(queue, durable=True, arguments=arguments)
             there.confirm_delivery()
             for number in range(count):
                 there.basic_publish("", queue, b"%d" % number, PERSISTENT)
@@ -350,9 +352,16 @@ async def test_a_node_is_cut_off_from_the_others(target: Target) -> None:
 async def test_a_node_without_its_disk_joins_as_a_new_one(target: Target) -> None:
     await mirrored(target, "rejoined")
     await publish(target, "alone", 1, node=3)
+    agreed = {1, 2, 3} if target.kind == "rabbitmq" else set()
+    if agreed:
+        await publish(target, "agreed", 5, arguments={"x-queue-type": "quorum"})
+        seen = await view(target, "agreed", lambda seen: len(seen.synchronised) == 2 and seen.ready == 5)
+        assert {seen.master, *seen.mirrors} == agreed
     await target.wipe(3)
     assert target.is_running(3)
     await target.wait_ready()
+    if agreed:
+        await view(target, "agreed", lambda seen: {seen.master, *seen.synchronised} == agreed and seen.ready == 5)
     await wait_running(target, [1, 2, 3], 1)
     seen = await view(target, "rejoined", lambda seen: 3 in seen.synchronised)
     assert (seen.master, seen.mirrors) == (1, (2, 3))
