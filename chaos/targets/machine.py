@@ -173,7 +173,7 @@ class Machine:
     # --- disks ---
 
     async def hurt_disk(self, name: str, node: int, arguments: Mapping[str, Any]) -> None:
-        """ "fill disk" or "slow disk". Raises `TargetError`."""
+        """Fill it, or slow it down. Raises `TargetError`."""
         if name == "fill disk":
             try:
                 await asyncio.to_thread(self._disk_of(node).fill, arguments.get("leave", 0))
@@ -217,10 +217,9 @@ class Machine:
             # Its process is gone, and is to be reaped.
             await self.lines.close()
             self.lines = None
-        for node, disk in list(self._disks.items()):
+        for disk in self._disks.values():
             try:
                 await asyncio.to_thread(disk.close)
-                del self._disks[node]
             except small_disks.DiskError as error:
                 problems.append(str(error))
         if problems:
