@@ -24,11 +24,18 @@ class Counts:
 
     published: int = 0
     confirmed: int = 0
+    #: Attempts that were.
+    refused: int = 0
     given_up: int = 0
     delivered: int = 0
+    #: Of those, the flagged ones.
+    redelivered: int = 0
     acknowledged: int = 0
     proven: int = 0
+    #: A publisher's attempts without an answer; a consumer's deliveries that are not settled, or not proven to be.
     outstanding: int = 0
+    #: A consumer's deliveries that are not settled.
+    held: int = 0
     #: Messages that are to be attempted again.
     waiting: int = 0
     #: Channels that are open.
@@ -41,11 +48,14 @@ class Counts:
         """Both together."""
         self.published += other.published
         self.confirmed += other.confirmed
+        self.refused += other.refused
         self.given_up += other.given_up
         self.delivered += other.delivered
+        self.redelivered += other.redelivered
         self.acknowledged += other.acknowledged
         self.proven += other.proven
         self.outstanding += other.outstanding
+        self.held += other.held
         self.waiting += other.waiting
         self.connected += other.connected
         self.lag_us = max(self.lag_us, other.lag_us)

@@ -116,9 +116,12 @@ class Consumer:
         #: The first so many of `_unproven` are proven by the next answer; zero: no question is on its way.
         self._asked = 0
         self._is_draining = False
+        self._is_holding = False
         self._is_over = False
         self.is_subscribed = False
         self.delivered = 0
+        #: Of those, the flagged ones.
+        self.redelivered = 0
         self.acknowledged = 0
         self.proven = 0
 
@@ -145,8 +148,9 @@ class Consumer:
         else:
             self._record.note(Kind.DELIVER, now_us, None, key, self._channel, tag, flags, queue=self._queue.index)
         self.delivered += 1
+        self.redelivered += is_redelivered
         self._held.append(_Held(tag, key, now_us))
-        return len(self._held) >= self._options.group and not self._options.hold_ms
+        return len(self._held) >= self._options.group and not self._options.hold_ms and not self._is_holding
 
     def answered(self, now_us: int) -> None:
         """The answer to the `Ask` on its way."""
@@ -170,6 +174,14 @@ class Consumer:
     def blocked(self, is_blocked: bool, now_us: int) -> None:
         """connection.blocked or connection.unblocked came. It stops nothing here."""
         self._record.note(Kind.BLOCKED if is_blocked else Kind.UNBLOCKED, now_us, channel=self._channel)
+
+    def hold(self) -> None:
+        """Settle nothing until `release`, or `drain`."""
+        self._is_holding = True
+
+    def release(self) -> None:
+        """Settle again, as the options say."""
+        self._is_holding = False
 
     def drain(self) -> None:
         """Hold nothing and give nothing back from now on."""
@@ -218,6 +230,8 @@ class Consumer:
             return 0
         if self._is_draining:
             return min(len(held), options.group)
+        if self._is_holding:
+            return 0
         held_until_us = now_us - options.hold_ms * 1000
         if len(held) >= options.group and held[options.group - 1].at_us <= held_until_us:
             return options.group
@@ -257,6 +271,11 @@ class Consumer:
     def outstanding(self) -> int:
         """Deliveries that are not settled, or not proven to be."""
         return len(self._held) + len(self._unproven)
+
+    @property
+    def held(self) -> int:
+        """Deliveries that are not settled."""
+        return len(self._held)
 
     @property
     def is_asking(self) -> bool:

@@ -42,12 +42,28 @@ class Consuming(Client):
         self._bodies = Bodies(orders.run)
         self._is_started = asyncio.Event()
         self._consumer_tag = ""
+        #: The consumer that we have cancelled, and that nobody has confirmed yet.
+        self._cancelled_tag = ""
         #: Its turn comes as soon as what was read is handled.
         self._is_due = False
 
     def start(self) -> None:
-        """Subscribe."""
+        """Subscribe, also again after `cease`."""
         self._is_started.set()
+        self._woken.set()
+
+    def cease(self) -> None:
+        """Cancel. What it has it settles."""
+        self._is_started.clear()
+        self._woken.set()
+
+    def hold(self) -> None:
+        """Settle nothing."""
+        self.core.hold()
+
+    def release(self) -> None:
+        """Settle again."""
+        self.core.release()
         self._woken.set()
 
     def drain(self) -> None:
@@ -59,31 +75,37 @@ class Consuming(Client):
         channel.on_delivery = self._delivered
         channel.add_on_cancel_callback(lambda _frame: self._cancelled())
         channel.basic_qos(prefetch_count=self._options.prefetch)
-        while link.is_open and not self._is_stopping.is_set() and not self._is_started.is_set():
-            await self._pause(None)
         pause_s = 0.0
         while link.is_open and not self._is_stopping.is_set():
-            if not self._consumer_tag:
+            if not self._is_started.is_set():
+                self._cancel(channel)
+                pause_s = 0.0
+            elif not self._consumer_tag:
                 await asyncio.sleep(pause_s)
                 pause_s = self._orders.reconnect_pause_ms / MS_PER_S
                 if link.is_open and not self._is_stopping.is_set():
                     self._subscribe(channel)
             self._turn()
-            await self._pause(TURN_US)
+            is_idle = not self._is_started.is_set() and not self._consumer_tag and not self.core.outstanding
+            await self._pause(None if is_idle else TURN_US)
         if link.is_open:
             await self._finish(link, channel)
-        self._consumer_tag = ""
+        self._consumer_tag = self._cancelled_tag = ""
 
     def _subscribe(self, channel: DeliveringChannel) -> None:
         self._consumer_tag = channel.basic_consume(
             self._queue.name, on_message_callback=_unused, callback=lambda _frame: self._subscribed()
         )
 
+    def _cancel(self, channel: DeliveringChannel) -> None:
+        if self._consumer_tag and self._consumer_tag != self._cancelled_tag:
+            self._cancelled_tag = self._consumer_tag
+            channel.basic_cancel(self._consumer_tag, callback=lambda _frame: self._unsubscribed())
+
     async def _finish(self, link: Link, channel: DeliveringChannel) -> None:
         """Take what is on its way, settle and prove all."""
         deadline_us = self._now_us() + self._orders.stop_timeout_ms * 1000
-        if self._consumer_tag:
-            channel.basic_cancel(self._consumer_tag, callback=lambda _frame: self._unsubscribed())
+        self._cancel(channel)
         self.core.drain()
         while link.is_open and (left_us := deadline_us - self._now_us()) > 0:
             self._turn()
@@ -154,9 +176,11 @@ class Consuming(Client):
         core = self.core
         return Counts(
             delivered=core.delivered,
+            redelivered=core.redelivered,
             acknowledged=core.acknowledged,
             proven=core.proven,
             outstanding=core.outstanding,
+            held=core.held,
             connected=int(core.is_subscribed),
         )
 

@@ -52,8 +52,8 @@ class Member:
     orders: Orders
     child: asyncio.subprocess.Process
     log: Path
-    #: What it said last.
-    counts: Counts = field(default_factory=Counts)
+    #: What it said last. Until then nobody may take it for drained.
+    counts: Counts = field(default_factory=lambda: Counts(is_drained=False))
     #: `Answer.ENDED` came: its record is whole.
     has_ended: bool = False
     #: In its own words.

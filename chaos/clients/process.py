@@ -7,6 +7,9 @@ Its first line on standard input is its orders (`chaos.clients.options.Orders`).
 command
 =========  =============================================================================================================
 start      publish, or subscribe. It is connected before.
+cease      of a consumer: cancel (``start`` subscribes again)
+hold       of a consumer: acknowledge nothing
+release    of a consumer: acknowledge again
 drain      a publisher begins no new messages (``start`` goes on); a consumer holds nothing and gives nothing back
 status     answer ``counts`` now
 stop       come to an orderly end. So do the end of standard input, SIGTERM and SIGINT
@@ -62,6 +65,9 @@ class Command(StrEnum):
     """See the module."""
 
     START = "start"
+    CEASE = "cease"
+    HOLD = "hold"
+    RELEASE = "release"
     DRAIN = "drain"
     STATUS = "status"
     STOP = "stop"
@@ -173,6 +179,8 @@ class ClientProcess:
             case Command.START:
                 for client in self._clients:
                     client.start()
+            case Command.CEASE | Command.HOLD | Command.RELEASE:
+                self._command_consumers(command)
             case Command.DRAIN:
                 for client in self._clients:
                     client.drain()
@@ -180,6 +188,19 @@ class ClientProcess:
                 self._say_counts()
             case Command.STOP:
                 self.stop()
+
+    def _command_consumers(self, command: Command) -> None:
+        consumers = [client for client in self._clients if isinstance(client, Consuming)]
+        if not consumers:
+            self._answers.say(Answer.REFUSED, reason=f"{command} is for consumers")
+        for client in consumers:
+            match command:
+                case Command.CEASE:
+                    client.cease()
+                case Command.HOLD:
+                    client.hold()
+                case _:
+                    client.release()
 
     def stop(self) -> None:
         """Come to an orderly end."""

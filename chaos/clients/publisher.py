@@ -1,6 +1,7 @@
 """A publisher that never forgets what it does not know, without its connection.
 
-**Open loop.** Message i is *intended* at ``start + i / rate``, whatever became of those before. A cluster that stands
+**Open loop.** Message i is *intended* at ``start + i / rate`` (later by the time that the publisher was told to hold),
+whatever became of those before. A cluster that stands
 still for a second so gets the messages of that second late, and each says by how much (`PUBLISH.number`): nobody takes
 a pause of the cluster for a pause of the publisher. Without a rate a message is intended when the window has room, and
 is never late.
@@ -84,8 +85,9 @@ class Publisher:
         self._record = record
         self._places = {queue.index: place for place, queue in enumerate(options.queues)}
         self._flags = Flag.MANDATORY * options.is_mandatory | Flag.TRANSIENT * (not options.is_persistent)
-        #: None before `begin`.
-        self._start_us: int | None = None
+        #: Since when messages are intended, and the first of them: one for each time that it was held. None before
+        #: `begin`.
+        self._schedules: list[tuple[int, int]] = []
         #: Zero while there is none.
         self._channel = 0
         self._answers = _Answers()
@@ -99,24 +101,32 @@ class Publisher:
         self._again: deque[tuple[int, int]] = deque()
         #: New messages so far.
         self._begun = 0
-        self._is_held = False
+        #: Since when no new messages are published; None: they are.
+        self._held_us: int | None = None
         self._is_over = False
         self.is_blocked = False
         self.published = 0
         self.confirmed = 0
+        #: Attempts.
+        self.refused = 0
         self.given_up = 0
 
     # --- what it is told
 
     def begin(self, now_us: int) -> None:
-        """The schedule starts now. Told again, nothing changes but that new messages are published."""
-        self._is_held = False
-        if self._start_us is None:
-            self._start_us = now_us
+        """The schedule starts now, or goes on after `hold` where it was. Told again, nothing changes."""
+        if not self._schedules:
+            self._schedules.append((now_us, 0))
+        elif self._held_us is not None:
+            # What was due already is as late as it was then.
+            start_us = self._due_us(self._begun) + now_us - self._held_us if self._options.rate_per_s else now_us
+            self._schedules.append((start_us, self._begun))
+        self._held_us = None
 
-    def hold(self) -> None:
+    def hold(self, now_us: int) -> None:
         """Publish no new messages; those that were begun are brought to their end."""
-        self._is_held = True
+        if self._held_us is None:
+            self._held_us = now_us
 
     def channel_opened(self, channel: int, node: int, since_us: int, now_us: int) -> None:
         assert not self._channel, "one channel after the other"
@@ -143,6 +153,7 @@ class Publisher:
             self._record.add(kind, now_us, key, self._channel, each, flags)
             self._answers.answer(each, kind)
             is_returned = each in self._returned
+            self.refused += not is_taken
             if is_taken and not is_returned:
                 self.confirmed += 1
             else:
@@ -236,7 +247,7 @@ class Publisher:
 
     def next(self, now_us: int) -> Publication | None:
         """What is to be written now, or nothing: see `wait_us`. It is recorded as published already."""
-        if not self._channel or self.is_blocked or self._start_us is None:
+        if not self._channel or self.is_blocked or not self._schedules:
             return None
         if self._again and self._again[0][0] <= now_us:
             key = self._again.popleft()[1]
@@ -267,7 +278,7 @@ class Publisher:
 
     def wait_us(self, now_us: int) -> int | None:
         """Until `next` may have something without being told anything; None: not before."""
-        if not self._channel or self.is_blocked or self._start_us is None:
+        if not self._channel or self.is_blocked or not self._schedules:
             return None
         moments = [self._again[0][0]] if self._again else []
         if self._may_begin():
@@ -277,7 +288,7 @@ class Publisher:
     def _may_begin(self) -> bool:
         options = self._options
         return (
-            not self._is_held
+            self._held_us is None
             and len(self._outstanding) + len(self._again) < options.window
             and (not options.messages_max or self._begun < options.messages_max)
         )
@@ -287,8 +298,8 @@ class Publisher:
         return (parts.sequence - 1) * len(self._options.queues) + self._places[parts.queue]
 
     def _due_us(self, ordinal: int) -> int:
-        assert self._start_us is not None, "nothing is due before the start"
-        return self._start_us + int(ordinal * US_PER_S / self._options.rate_per_s)
+        start_us, first = next(each for each in reversed(self._schedules) if each[1] <= ordinal)
+        return start_us + int((ordinal - first) * US_PER_S / self._options.rate_per_s)
 
     # --- how it stands
 
@@ -306,13 +317,13 @@ class Publisher:
     def is_drained(self) -> bool:
         """No new message is to come, and all that were begun have come to their end."""
         options = self._options
-        has_begun_all = self._is_held or (0 < options.messages_max <= self._begun)
+        has_begun_all = self._held_us is not None or (0 < options.messages_max <= self._begun)
         return has_begun_all and not self._outstanding and not self._again
 
     def lag_us(self, now_us: int) -> int:
         """How long ago the next new message was intended; zero if it is not due, or there is no schedule."""
         options = self._options
-        if self._start_us is None or self._is_held or not options.rate_per_s:
+        if not self._schedules or self._held_us is not None or not options.rate_per_s:
             return 0
         if options.messages_max and self._begun >= options.messages_max:
             return 0

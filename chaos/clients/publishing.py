@@ -46,7 +46,7 @@ class Publishing(Client):
 
     def drain(self) -> None:
         """Publish no new messages."""
-        self.core.hold()
+        self.core.hold(self._now_us())
         self._woken.set()
 
     async def _serve(self, link: Link, channel: DeliveringChannel) -> None:
@@ -105,6 +105,7 @@ class Publishing(Client):
         return Counts(
             published=core.published,
             confirmed=core.confirmed,
+            refused=core.refused,
             given_up=core.given_up,
             outstanding=core.outstanding,
             waiting=core.waiting,

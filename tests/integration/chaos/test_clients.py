@@ -146,6 +146,26 @@ async def test_an_orderly_end_gives_nothing_back(cluster: LiveCluster, run: Run)
     assert left == [False] * (count - len(delivered))
 
 
+async def test_consumers_hold_release_cease_and_start_again(cluster: LiveCluster, run: Run) -> None:
+    count = 1_000
+    async with Fleet(run.enrol) as fleet:
+        publisher = await fleet.begin(run.publisher(messages_max=count))
+        consumer = await fleet.begin(run.consumer(prefetch=100, group=10))
+        await fleet.command(Command.HOLD, consumer)
+        await fleet.command(Command.START)
+        await fleet.wait_counts(publisher, lambda counts: counts.is_drained)
+        held = await fleet.wait_counts(consumer, lambda counts: counts.held == 100)
+        assert held.acknowledged == 0
+        await fleet.command(Command.CEASE, consumer)
+        await fleet.command(Command.RELEASE, consumer)
+        settled = await fleet.wait_counts(consumer, lambda counts: counts.delivered > 0 == counts.outstanding)
+        await fleet.command(Command.START, consumer)
+        await fleet.wait_counts(consumer, lambda counts: counts.proven == count)
+    assert settled.delivered < count, "who has ceased gets nothing more"
+    kinds = [event.kind for event in run.events(Kind.SUBSCRIBED, Kind.UNSUBSCRIBED, Kind.RELEASE)]
+    assert kinds == [Kind.SUBSCRIBED, Kind.UNSUBSCRIBED, Kind.SUBSCRIBED, Kind.UNSUBSCRIBED]
+
+
 async def test_a_cancelled_consumer_comes_back_when_its_queue_does(cluster: LiveCluster, run: Run) -> None:
     async with Fleet(run.enrol) as fleet:
         consumer = await fleet.begin(run.consumer())

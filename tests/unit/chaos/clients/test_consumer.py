@@ -133,6 +133,25 @@ def test_everything_is_held_as_long_as_asked() -> None:
     assert scene.take(after_ms=1) == [Ack(4, True)]
 
 
+def test_who_is_told_to_hold_settles_nothing_until_released() -> None:
+    scene = Scene(group=2, group_wait_ms=20)
+    scene.consumer.hold()
+    assert scene.deliver(3) == [False, False, False]
+    assert scene.take(after_ms=1_000) == []
+    assert scene.consumer.held == 3
+    scene.consumer.release()
+    assert scene.take() == [Ack(2, True), Ack(3, False), Ask()]
+    assert scene.consumer.held == 0
+
+
+def test_who_drains_does_not_hold() -> None:
+    scene = Scene(group=2, group_wait_ms=20)
+    scene.consumer.hold()
+    scene.deliver(1)
+    scene.consumer.drain()
+    assert scene.take() == [Ack(1, False), Ask()]
+
+
 def test_of_a_group_that_waited_only_what_was_held_long_enough_is_settled() -> None:
     scene = Scene(group=3, hold_ms=100, group_wait_ms=20)
     scene.deliver(1)

@@ -95,7 +95,7 @@ class Publishers(RuleBasedStateMachine):
 
     @rule()
     def hold(self) -> None:
-        self.publisher.hold()
+        self.publisher.hold(self.now_us)
 
     @rule()
     def go_on(self) -> None:

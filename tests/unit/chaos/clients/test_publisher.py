@@ -284,6 +284,31 @@ def test_to_begin_again_moves_no_schedule() -> None:
     assert scene.publisher.lag_us(scene.now_us) == 0
 
 
+def test_the_schedule_goes_on_where_it_was_held() -> None:
+    scene = Scene(rate_per_s=1_000)
+    assert scene.publish(10) == [key(1)]
+    scene.now_us += 1_500
+    scene.publisher.hold(scene.now_us)
+    scene.now_us += 1_000_000
+    scene.publisher.hold(scene.now_us)
+    scene.publisher.begin(scene.now_us)
+    assert scene.publisher.lag_us(scene.now_us) == 500
+    assert scene.publish(10) == [key(2)]
+    assert scene.publisher.wait_us(scene.now_us) == 500
+    scene.lose()
+    scene.open(78)
+    assert scene.publish(10) == [key(1, 2), key(2, 2)]
+    assert [row.others["number"] for row in scene.rows.of(Kind.PUBLISH)[-2:]] == [1_001_500, 500]
+
+
+def test_who_was_held_before_the_beginning_begins_then() -> None:
+    scene = Scene()
+    fresh = Publisher(PublisherOptions(1, QUEUES, rate_per_s=1_000), scene.rows)
+    fresh.hold(5_000)
+    fresh.begin(7_000)
+    assert fresh.lag_us(7_000) == 0
+
+
 def test_a_further_attempt_is_as_late_as_its_message() -> None:
     scene = Scene(rate_per_s=10, messages_max=2)
     scene.now_us += 100_000
@@ -322,7 +347,7 @@ def test_nothing_new_is_published_while_held_blocked_or_not_begun() -> None:
     scene.lose()
     scene.open(CHANNEL + 1)
     assert scene.publish() == [key(1, attempt=2)]
-    scene.publisher.hold()
+    scene.publisher.hold(scene.now_us)
     assert scene.publish() == []
     scene.publisher.begin(scene.now_us)
     assert scene.publish() == [key(2)]
@@ -336,7 +361,7 @@ def test_nothing_new_is_published_while_held_blocked_or_not_begun() -> None:
 def test_who_holds_is_drained_when_everything_is_answered(answered: int) -> None:
     scene = Scene()
     scene.publish(2)
-    scene.publisher.hold()
+    scene.publisher.hold(scene.now_us)
     scene.answer(answered, multiple=answered > 0)
     assert scene.publisher.is_drained == (answered == 2)
 
