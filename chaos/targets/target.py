@@ -50,6 +50,9 @@ class QueueView:
     unacked: int | None = None
     #: How often the queue got another master, as the broker counts; None if it does not.
     epoch: int | None = None
+    #: Names this life of its master: another one after each promotion, and each time that its node was begun anew.
+    #: Empty if there is no master, or the broker does not tell.
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

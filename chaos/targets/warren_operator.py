@@ -43,6 +43,7 @@ def view_of_row(row: Mapping[str, Any], numbers: Mapping[str, int]) -> QueueView
         synchronised=_numbered(nodes_of_pids(row["synchronised_slave_pids"]), numbers),
         ready=row["messages_ready"],
         unacked=row["messages_unacknowledged"],
+        incarnation=str(row["pid"]) if master is not None else "",
     )
 
 
