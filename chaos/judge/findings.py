@@ -91,6 +91,8 @@ class QueueFacts:
     may_remove: bool = False
     #: Consumers with credit waited until nothing came any more.
     is_drained: bool = True
+    #: What was left in it at the end is in the record.
+    is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +108,4 @@ class RunFacts:
 
     def queue(self, queue: int) -> QueueFacts:
         """Of one queue; of one that the run does not know nothing is expected."""
-        return self.queues[queue - 1] if 0 < queue <= len(self.queues) else QueueFacts(True, False)
+        return self.queues[queue - 1] if 0 < queue <= len(self.queues) else QueueFacts(True, False, False)

@@ -106,6 +106,9 @@ class Kind(IntEnum):
     DEPTH = 100
     #: ``queue`` was emptied by order, ``detail`` by which: purge, delete.
     EMPTIED = 101
+    #: ``queue``, ``fault``: what was under way between the nodes may have been lost, although nobody was promoted:
+    #: masters may have taken back what they had handed out, and acknowledgements may not have come.
+    DISTURBED = 102
     #: The last event of its process.
     PROCESS_END = 127
 

@@ -1,0 +1,68 @@
+"""Waiting until nothing comes any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+from chaos.clients.options import Role
+from chaos.conduct.crew import Crew
+from chaos.conduct.watch import Watch
+
+#: For every publish to be answered, and for messages to be attempted again.
+ANSWERED_S = 90.0
+#: Nothing was delivered and no length has changed for so long: consumers get no more.
+STILL_S = 10.0
+#: In all; a queue that is still being consumed then is not drained.
+EMPTY_S = 300.0
+#: Looks in a row that must find a queue empty: what was seen first may be older than the last publish.
+EMPTY_LOOKS = 5
+
+
+async def await_answers(crew: Crew, watch: Watch) -> list[str]:
+    """Until publishers have nothing outstanding. Returns what is to be noted."""
+    deadline_s = _now_s() + ANSWERED_S
+    while True:
+        await crew.refresh()
+        counts = crew.counts(Role.PUBLISHER)
+        if counts.is_drained:
+            return []
+        if _now_s() > deadline_s:
+            return [
+                f"{counts.outstanding} publishes were not answered, and {counts.waiting} messages not attempted "
+                f"again, within {ANSWERED_S:g} s"
+            ]
+        await watch.next_look()
+
+
+async def await_empty(crew: Crew, watch: Watch) -> tuple[set[str], list[str]]:
+    """Until queues are empty, or consumers get no more. Returns those that are drained, and what is to be noted."""
+    deadline_s = _now_s() + EMPTY_S
+    empty_looks = dict.fromkeys(watch.masters, 0)
+    last: object = None
+    moved_s = _now_s()
+    while True:
+        await crew.refresh()
+        views = watch.views()
+        for name in empty_looks:
+            view = views.get(name)
+            is_empty = view is not None and view.master is not None and view.ready == view.unacked == 0
+            empty_looks[name] = empty_looks[name] + 1 if is_empty else 0
+        consumed = crew.counts(Role.CONSUMER)
+        if min(empty_looks.values()) >= EMPTY_LOOKS and not consumed.outstanding:
+            return set(empty_looks), []
+        state = (consumed.delivered, consumed.outstanding, [(view.ready, view.unacked) for view in views.values()])
+        if state != last:
+            last, moved_s = state, _now_s()
+        served = {name for name, view in views.items() if view.master is not None and view.ready is not None}
+        if _now_s() - moved_s > STILL_S and served == set(empty_looks) and crew.is_consuming:
+            left = [
+                f"{name}: {views[name].ready} ready, {views[name].unacked} unacknowledged" for name in sorted(served)
+            ]
+            return served, [f"consumers get no more, and queues are not empty ({'; '.join(left)})"]
+        if _now_s() > deadline_s:
+            return set(), [f"queues did not run empty within {EMPTY_S:g} s"]
+        await watch.next_look()
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
