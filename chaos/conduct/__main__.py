@@ -17,7 +17,6 @@ from chaos.targets.local import LocalTarget
 
 
 async def _run(scenario: str, directory: Path, seed: int) -> None:
-    directory.mkdir(parents=True)
     with Journal(directory) as journal:
         target = LocalTarget(directory / "cluster", journal)
         try:
@@ -38,6 +37,7 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    options.directory.mkdir(parents=True)
     asyncio.run(_run(options.scenario, options.directory, options.seed))
 
 

@@ -60,7 +60,9 @@ async def await_empty(crew: Crew, watch: Watch) -> tuple[set[str], list[str]]:
             ]
             return served, [f"consumers get no more, and queues are not empty ({'; '.join(left)})"]
         if _now_s() > deadline_s:
-            return set(), [f"queues did not run empty within {EMPTY_S:g} s"]
+            drained = {name for name, looks in empty_looks.items() if looks >= EMPTY_LOOKS}
+            left = sorted(empty_looks.keys() - drained)
+            return drained, [f"queues did not run empty within {EMPTY_S:g} s: {', '.join(left)}"]
         await watch.next_look()
 
 

@@ -76,7 +76,11 @@ class Steps:
         self._before: dict[tuple[Quantity, str | None], int] = {}
         self._paused: Fault | None = None
         self._last_s = 0.0
-        self._doers: Mapping[str, Callable[[Step], Awaitable[None]]] = {
+
+    def doers(self) -> Mapping[str, Callable[[Step], Awaitable[None]]]:
+        """Of every action that is no fault."""
+        crew, faults = self._crew, self._faults
+        return {
             "heal": lambda step: faults.heal(step.arguments.get("what")),
             "start": lambda step: self._with_nodes(step, faults.start),
             "wait": _nothing,
@@ -128,7 +132,7 @@ class Steps:
         else:
             if step.action.name != "wait":
                 self._say(_in_words(step))
-            await self._doers[step.action.name](step)
+            await self.doers()[step.action.name](step)
         self._last_s = _now_s()
 
     # --- conditions
@@ -265,7 +269,7 @@ class Steps:
         queue = str(step.queue)
         since_us = self._clock.now_us()
         await self.order(lambda operator: operator.purge(queue))
-        self._record.note(Kind.EMPTIED, None, since_us, queue=self._queues[queue], detail="purge")
+        self._record.note(Kind.EMPTIED, self._clock.now_us(), since_us, queue=self._queues[queue], detail="purge")
 
     async def order(self, order: Callable[[Operator], Awaitable[None]]) -> None:
         """Give it to a node that can take it. Raises `NotReached` if none can in time, `TargetError` if refused."""
