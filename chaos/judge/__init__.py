@@ -17,7 +17,8 @@ before* y if ``x.t_lo_us <= y.t_hi_us``. The moments at which two clients read t
 were sent only up to ``slack_us``: the bytes lie in buffers. Without a slack, nothing is concluded from them.
 
 **Absences** are concluded only from a complete record: every process of the roster has recorded densely and has ended.
-(Of PHANTOM only those matter that record for the message's publisher.)
+(Of PHANTOM only those matter that record for the message's publisher.) LOST, VANISHED and REPLICA_LOST only of a queue
+of which it is known what was left in it (`QueueFacts.is_known`).
 
 - LOST: confirmed, never delivered, not left (`LEFT`), neither removed nor may have been removed. By its place among
   what was delivered of the same publisher in the same queue: *prefix* before the first, *postfix* behind the last (or
@@ -40,12 +41,15 @@ were sent only up to ``slack_us``: the bytes lie in buffers. Without a slack, no
 - The *repeats* of a message are its other deliveries with REDELIVERED, all of them if one is without, else all but the
   first by ``(t_lo_us, process, event)``. Each repeat needs a *cause*: a `REQUEUE` or `RELEASE` of another delivery of
   the message, or a `PROMOTED` of its queue that is not before all other deliveries, that may be before the repeat. A
-  cause explains one repeat, the earliest first. Of a repeat, the first of these that holds:
+  cause explains one repeat, the earliest first. What none of these explains a `DISTURBED` of its queue does, on the
+  terms of a `PROMOTED`, and as often as may be. Of a repeat, the first of these that holds:
 
   - RESURRECTED: it is proven that another delivery was settled before it, and no `PROMOTED` of the queue lies within
     reach between that delivery and the repeat: who follows may not have heard of an acknowledgement, and means nothing
-    by the tags of who led before. Both the settling and its proof, `SETTLED` too, are before the repeat. Or the broker
-    said `SETTLED` with EVERYWHERE before it. Or the message was removed more than the slack before it.
+    by the tags of who led before. Nor a `DISTURBED`: the line on which the acknowledgement was may have broken, and
+    been whole again for the question that was answered. Both the settling and its proof, `SETTLED` too, are before the
+    repeat. Or the broker said `SETTLED` with EVERYWHERE before it. Or the message was removed more than the slack
+    before it.
   - legal, if it has a cause: AFTER_ACK if another delivery was settled before it, else CAUSED.
   - DOUBLE_OWNER: another delivery was made before it and is still held: it has no row that ends it, or none that may be
     before the repeat.

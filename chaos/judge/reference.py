@@ -17,6 +17,9 @@ from chaos.record.message_key import any_attempt, unpack
 from chaos.record.schema import Event
 
 _SETTLING = frozenset({Kind.ACK, Kind.DISCARD})
+_OF_THE_QUEUE = frozenset({Kind.PROMOTED, Kind.DISTURBED})
+#: Concluded from what was left.
+_OF_THE_END = frozenset({Name.LOST, Name.VANISHED, Name.REPLICA_LOST})
 _GIVING_BACK = frozenset({Kind.REQUEUE, Kind.RELEASE})
 _STRAYS = {
     Stray.TWICE: Name.CONFIRM_TWICE,
@@ -106,6 +109,8 @@ class Reference:
         if finding.name is Name.PHANTOM:
             publisher = unpack(finding.message).publisher
             return not any(publisher in self._facts.processes[process] for process in self.incomplete)
+        if finding.name in _OF_THE_END and not self._facts.queue(unpack(finding.message).queue).is_known:
+            return False
         return finding.name not in ABSENCES or not self.incomplete
 
     # --- one message
@@ -169,12 +174,15 @@ class Reference:
         deliveries = story.of(Kind.DELIVER)
         flagged = [each for each in deliveries if each.flags & Flag.REDELIVERED]
         repeats = flagged if len(flagged) < len(deliveries) else flagged[1:]
-        causes = sorted([*story.of(*_GIVING_BACK), *self._promotions(story.key)], key=_by_time)
+        causes = sorted([*story.of(*_GIVING_BACK), *self._of_queue(Kind.PROMOTED, story.key)], key=_by_time)
+        disturbed = self._of_queue(Kind.DISTURBED, story.key)
         for repeat in repeats:
             others = [each for each in deliveries if each is not repeat]
             cause = next((each for each in causes if self._explains(each, repeat, others)), None)
             if cause is not None:
                 causes.remove(cause)
+            else:
+                cause = next((each for each in disturbed if self._explains(each, repeat, others)), None)
             yield _finding(self._grade(story, repeat, others, cause), story.key, repeat)
         if deliveries and deliveries[0] not in repeats and self._was_removed_before(story, deliveries[0]):
             yield _finding(Name.RESURRECTED, story.key, deliveries[0])
@@ -183,7 +191,7 @@ class Reference:
     def _explains(cause: Event, repeat: Event, others: Sequence[Event]) -> bool:
         if not may_be_before(cause, repeat):
             return False
-        if cause.kind == Kind.PROMOTED:
+        if cause.kind in _OF_THE_QUEUE:
             return any(not is_before(cause, other) for other in others)
         return any((other.channel, other.tag) == (cause.channel, cause.tag) for other in others)
 
@@ -221,7 +229,7 @@ class Reference:
                 proofs.append(other)
             for end in self._settlings(story, other):
                 is_proven = is_before(end, repeat) and any(is_before(proof, repeat) for proof in proofs)
-                if is_proven and not self._is_promoted_between(story.key, other, repeat):
+                if is_proven and not self._is_between(story.key, other, repeat, *_OF_THE_QUEUE):
                     return True
         return False
 
@@ -231,13 +239,14 @@ class Reference:
 
     # --- the queue's masters
 
-    def _promotions(self, key: int) -> list[Event]:
+    def _of_queue(self, kind: Kind, key: int) -> list[Event]:
         queue = unpack(key).queue
-        return [event for event in self._others[Kind.PROMOTED] if event.queue == queue]
+        return [event for event in self._others[kind] if event.queue == queue]
 
-    def _is_promoted_between(self, key: int, first: Event, last: Event) -> bool:
-        """True if a promotion may have been between the two."""
-        return any(may_be_before(first, each) and may_be_before(each, last) for each in self._promotions(key))
+    def _is_between(self, key: int, first: Event, last: Event, *kinds: Kind) -> bool:
+        """True if such an event of the queue may have been between the two."""
+        found = [each for kind in kinds for each in self._of_queue(kind, key)]
+        return any(may_be_before(first, each) and may_be_before(each, last) for each in found)
 
     # --- order
 
@@ -263,7 +272,7 @@ class Reference:
             if published.event > leader[0].event:
                 leader = (published, delivery)
                 continue
-            is_excused = self._is_promoted_between(delivery.message, leader[1], delivery)
+            is_excused = self._is_between(delivery.message, leader[1], delivery, Kind.PROMOTED)
             name = Name.MISORDERED_EXCUSED if is_excused else Name.MISORDERED
             yield _finding(name, delivery.message, delivery)
 
@@ -280,7 +289,7 @@ class Reference:
                     leader = by_end[passed]
                 passed += 1
             if leader is not None and leader[0].event > published.event:
-                is_excused = self._is_promoted_between(delivery.message, leader[1], delivery)
+                is_excused = self._is_between(delivery.message, leader[1], delivery, Kind.PROMOTED)
                 name = Name.OVERTAKEN_EXCUSED if is_excused else Name.OVERTAKEN
                 yield _finding(name, delivery.message, delivery)
 
@@ -293,7 +302,7 @@ class Reference:
             if proof is None:
                 continue
             again = next((each for each in story.of(Kind.DELIVER) if is_before(proof, each)), None)
-            if again is None or self._is_promoted_between(story.key, requeue, again):
+            if again is None or self._is_between(story.key, requeue, again, Kind.PROMOTED):
                 continue
             if any(
                 is_before(proof, other, self._slack_us) and is_before(other, again, self._slack_us)
@@ -341,7 +350,7 @@ class Reference:
     def _false_confirms(self) -> Iterator[Finding]:
         for story in self._stories.values():
             for answer in story.of(Kind.ANSWERED):
-                later = [each for each in self._promotions(story.key) if each.epoch > answer.epoch]
+                later = [each for each in self._of_queue(Kind.PROMOTED, story.key) if each.epoch > answer.epoch]
                 if any(is_before(each, answer) for each in later):
                     yield _finding(Name.FALSE_CONFIRM, story.key, answer)
 

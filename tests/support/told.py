@@ -127,6 +127,9 @@ class Told:
     def promote(self, epoch: int, during: tuple[float, float] | None = None) -> Told:
         return self.add(HARNESS, Kind.PROMOTED, during, queue=QUEUE, epoch=epoch, node=2)
 
+    def disturb(self, during: tuple[float, float] | None = None, queue: int = QUEUE) -> Told:
+        return self.add(HARNESS, Kind.DISTURBED, during, queue=queue, fault=1)
+
     def left(self, *numbers: int) -> Told:
         for number in numbers:
             self.add(HARNESS, Kind.LEFT, message=key(number))

@@ -20,6 +20,16 @@ def test_a_settled_message_shows_nothing() -> None:
 # --- absences
 
 
+UNKNOWN = QueueFacts(is_drained=False, is_known=False)
+
+
+def test_of_a_queue_into_which_nobody_looked_nothing_is_missed() -> None:
+    assert Told().confirmed(1).names(queue=UNKNOWN) == []
+    assert Told().confirmed(1).deliver(1).release(1).names(queue=UNKNOWN) == []
+    assert Told().confirmed(1).deliver(1).release(1).names() == [(Name.VANISHED, 1)]
+    assert Told().deliver(1).settled(1).names(queue=UNKNOWN)[0] == (Name.PHANTOM, 1)
+
+
 def test_lost() -> None:
     assert Told().confirmed(1).names() == [(Name.LOST, 1)]
     assert Told().publish(1).answer(Kind.UNRESOLVED, 1).names() == [], "nobody was promised anything"
@@ -172,6 +182,28 @@ def test_a_repeat_has_a_cause() -> None:
 def test_a_cause_explains_one_repeat() -> None:
     told = Told().confirmed(1).deliver(1).release(1).again(1).ack(1, on="B").again(1).ack(1, on="B").prove(1, on="B")
     assert told.names() == [(Name.CAUSED, 1), (Name.SPONTANEOUS, 1)]
+
+
+def test_lines_that_broke_explain_as_many_repeats_as_there_are() -> None:
+    def twice(told: Told) -> Told:
+        return told.again(1).ack(1, on="B").again(1).ack(1, on="B").prove(1, on="B")
+
+    disturbed = twice(Told().confirmed(1).deliver(1).disturb())
+    assert disturbed.names() == [(Name.AFTER_ACK, 1), (Name.CAUSED, 1)]
+    other_causes_come_first = twice(Told().confirmed(1).deliver(1).release(1).disturb(during=(5, 6)))
+    assert other_causes_come_first.names() == [(Name.AFTER_ACK, 1), (Name.CAUSED, 1)]
+    before = Told().confirmed(1).disturb().deliver(1).again(1).release(1).ack(1, on="B").prove(1, on="B")
+    assert before.names() == [(Name.DOUBLE_OWNER, 1)]
+    elsewhere = Told().confirmed(1).deliver(1).disturb(queue=QUEUE + 1).again(1).release(1)
+    assert elsewhere.ack(1, on="B").prove(1, on="B").names() == [(Name.DOUBLE_OWNER, 1)]
+
+
+def test_an_acknowledgement_may_be_lost_on_a_line_that_broke() -> None:
+    def end(told: Told) -> Told:
+        return told.again(1).ack(1, on="B").prove(1, on="B")
+
+    assert end(Told().confirmed(1).settled(1).disturb()).names() == [(Name.AFTER_ACK, 1)]
+    assert end(Told().confirmed(1).disturb().settled(1)).names() == [(Name.RESURRECTED, 1)]
 
 
 def test_a_message_that_another_still_holds() -> None:
