@@ -37,6 +37,8 @@ class Capability(StrEnum):
     SYNC = "sync"
     CANCEL_SYNC = "cancel sync"
     FORGET = "forget"
+    #: Messages can expire (``x-message-ttl``).
+    EXPIRY = "expiry"
     #: Its nodes tell of each message.
     TAPS = "taps"
 

@@ -155,6 +155,8 @@ class Scenario:
             needed |= step.needs()
         if self.cluster.policy:
             needed.add(Capability.POLICY)
+        if any("x-message-ttl" in queue.arguments for queue in self.queues):
+            needed.add(Capability.EXPIRY)
         return needed
 
     def lacks(self, able: frozenset[Capability], nodes: int) -> str:

@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("scenarios", nargs="+")
     options = parser.parse_args()
-    setting = Setting(LocalTarget, judge_by_reference, lambda text: sys.stderr.write(f"  {text}\n") and None)
+    setting = Setting(LocalTarget, judge_by_reference, lambda text: print(f"  {text}", file=sys.stderr))
     options.out.mkdir(parents=True, exist_ok=True)
     for seed in range(options.seed, options.seed + options.repeat):
         for name in options.scenarios:

@@ -12,7 +12,7 @@ from chaos.conduct.conductor import Conductor
 from chaos.conduct.sheet import Sheet
 from chaos.harm.journal import Journal
 from chaos.judge.findings import Name
-from chaos.judge.verdict import Evidence, judge
+from chaos.judge.verdict import LOSSES, Evidence, judge
 from chaos.plan.actions import Capability
 from chaos.plan.model import Scenario
 from chaos.suite.results import Result
@@ -98,7 +98,11 @@ def evidence_of(sheet: Sheet, judgement: Judgement) -> Evidence:
         undrained_queues=_names(sheet, [queue.is_drained for queue in sheet.queues]),
         not_reached=sheet.not_reached,
         wanted_at_risk=sheet.wanted_at_risk,
-        at_risk={**sheet.at_risk, "pairs": judgement.pairs_compared},
+        at_risk={
+            **sheet.at_risk,
+            "pairs": judgement.pairs_compared,
+            "lost": sum(judgement.counts.get(name, 0) for name in LOSSES),
+        },
         loss_permitted=sheet.loss_permitted,
     )
 

@@ -87,7 +87,7 @@ class LocalTarget:
 
     @property
     def missing(self) -> Mapping[Capability, str]:
-        return {**NEVER, **missing_here(OFFERED)}
+        return {**NEVER, Capability.EXPIRY: "messages do not expire in this release of Warren", **missing_here(OFFERED)}
 
     @property
     def nodes_max(self) -> int:
