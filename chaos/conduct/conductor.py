@@ -130,7 +130,7 @@ class Conductor:
             Fleet(self._enrol, first_process=CONDUCTOR + 1) as fleet,
             Watch(target, names, record, self._clock) as watch,
         ):
-            crew = Crew(fleet)
+            crew = Crew(fleet, lambda want: record.note(Kind.CONSUMING, number=int(want)))
             faults = Faults(target, record, self._clock, self._chance, len(names), lambda: _at_risk(crew, watch))
             steps = Steps(scenario, target, watch, crew, faults, record, self._clock, self._chance, self._say)
             try:

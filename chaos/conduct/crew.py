@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from chaos.clients.client import Counts
@@ -20,9 +20,14 @@ ANSWER_S = 1.0
 class Crew:
     """Publishers and consumers."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, on_consuming: Callable[[bool], None] = lambda _: None) -> None:
+        """``on_consuming`` hears when consumers begin to want deliveries, and before they want none."""
         self._fleet = fleet
+        self._on_consuming = on_consuming
         self._are_consumers_paused = False
+        self._are_consumers_started = False
+        self._are_consumers_holding = False
+        self._is_consuming_wanted = False
 
     async def begin(self, orders: Iterable[Orders]) -> None:
         """Begin a process for each. Raises `FleetError`."""
@@ -34,8 +39,28 @@ class Crew:
 
     async def command(self, command: Command, role: Role) -> None:
         """Tell all of them, if there are any."""
+        if role is Role.CONSUMER:
+            self._are_consumers_started = _after(command, Command.START, Command.CEASE, self._are_consumers_started)
+            self._are_consumers_holding = _after(command, Command.HOLD, Command.RELEASE, self._are_consumers_holding)
+            self._note_end()
         if members := self.members(role):
             await self._fleet.command(command, *members)
+        self._note_begin()
+
+    @property
+    def _want_deliveries(self) -> bool:
+        is_able = self._are_consumers_started and not self._are_consumers_holding
+        return is_able and not self._are_consumers_paused
+
+    def _note_end(self) -> None:
+        if self._is_consuming_wanted and not self._want_deliveries:
+            self._is_consuming_wanted = False
+            self._on_consuming(False)
+
+    def _note_begin(self) -> None:
+        if self._want_deliveries and not self._is_consuming_wanted:
+            self._is_consuming_wanted = True
+            self._on_consuming(True)
 
     async def refresh(self) -> None:
         """Ask how all stand, and wait for the answers. Raises `FleetError` if one has failed."""
@@ -82,12 +107,14 @@ class Crew:
     def pause_consumers(self) -> None:
         """SIGSTOP. Nothing of ours ends before they go on."""
         self._are_consumers_paused = True
+        self._note_end()
         self._signal(signal.SIGSTOP)
 
     def resume_consumers(self) -> None:
         """SIGCONT; does no harm to who runs."""
         self._are_consumers_paused = False
         self._signal(signal.SIGCONT)
+        self._note_begin()
 
     def _signal(self, number: signal.Signals) -> None:
         for member in self.members(Role.CONSUMER):
@@ -97,6 +124,13 @@ class Crew:
 
     async def stop(self) -> None:
         """Let all come to their end. Raises `FleetError` if one does not."""
+        self._are_consumers_started = False
+        self._note_end()
         self.resume_consumers()
         await self._fleet.stop_all()
         self._fleet.check()
+
+
+def _after(command: Command, begin: Command, end: Command, before: bool) -> bool:
+    """Whether what the two begin and end holds behind a command."""
+    return command is begin or (before and command is not end)

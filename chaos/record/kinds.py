@@ -109,6 +109,8 @@ class Kind(IntEnum):
     #: ``queue``, ``fault``: what was under way between the nodes may have been lost, although nobody was promoted:
     #: masters may have taken back what they had handed out, and acknowledgements may not have come.
     DISTURBED = 102
+    #: ``number``: 1 if the run's consumers want deliveries from now on, 0 if they do not.
+    CONSUMING = 103
     #: The last event of its process.
     PROCESS_END = 127
 
