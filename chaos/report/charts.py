@@ -14,7 +14,7 @@ from chaos.report.model import Depth, Lane, Mark, Moment, Report
 
 WIDTH = 1000.0
 #: Room for the numbers of an axis.
-LEFT, RIGHT = 64.0, 12.0
+LEFT, RIGHT = 86.0, 12.0
 CURVE_HEIGHT = 150.0
 ROW_HEIGHT, LANE_GAP = 16.0, 8.0
 _TOP, _BOTTOM = 10.0, 20.0
