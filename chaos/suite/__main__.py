@@ -10,8 +10,11 @@ from pathlib import Path
 from chaos.plan.reading import catalogue
 from chaos.suite.by_reference import judge_by_reference
 from chaos.suite.results import append, read, summarise
-from chaos.suite.running import Setting, run_scenario
+from chaos.suite.running import Setting, TargetMaker, run_scenario
 from chaos.targets.local import LocalTarget
+from chaos.targets.rabbitmq import RabbitMqTarget
+
+TARGETS: dict[str, TargetMaker] = {"local": LocalTarget, "rabbitmq": RabbitMqTarget}
 
 
 def main() -> int:
@@ -19,9 +22,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--target", choices=sorted(TARGETS), default="local")
     parser.add_argument("scenarios", nargs="+")
     options = parser.parse_args()
-    setting = Setting(LocalTarget, judge_by_reference, lambda text: print(f"  {text}", file=sys.stderr))
+    setting = Setting(TARGETS[options.target], judge_by_reference, lambda text: print(f"  {text}", file=sys.stderr))
     options.out.mkdir(parents=True, exist_ok=True)
     for seed in range(options.seed, options.seed + options.repeat):
         for name in options.scenarios:

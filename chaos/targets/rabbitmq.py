@@ -51,6 +51,7 @@ OFFERED = OF_PROCESSES | {
     Capability.MASTER,
     Capability.SYNC,
     Capability.CANCEL_SYNC,
+    Capability.EXPIRY,
 }
 _NO_NODE_LINES = "nodes of Erlang learn from epmd where the others are, and all learn the same"
 #: Names the directory of the scripts, where it is not that of Debian's package.

@@ -130,11 +130,19 @@ view(Queue, Running, Info) ->
     #{
         queue => Name,
         master => Master,
+        incarnation => incarnation(Queue),
         mirrors => Mirrors,
         synchronised => Synchronised,
         ready => proplists:get_value(messages_ready, Info, null),
         unacked => proplists:get_value(messages_unacknowledged, Info, null)
     }.
+
+%% A process has another identity whenever it is begun. What leads a quorum queue is no process of its own.
+incarnation(Queue) ->
+    case amqqueue:get_pid(Queue) of
+        Pid when is_pid(Pid) -> base64:encode(term_to_binary(Pid));
+        _ -> <<>>
+    end.
 
 is_quorum(Queue) -> amqqueue:get_type(Queue) =:= rabbit_quorum_queue.
 

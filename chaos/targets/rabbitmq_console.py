@@ -34,6 +34,7 @@ def view_of(said: Mapping[str, Any], numbers: Mapping[str, int]) -> QueueView:
         synchronised=tuple(number for number in mirrors if number in synchronised),
         ready=said["ready"],
         unacked=said["unacked"],
+        incarnation="" if said["master"] is None else said["incarnation"],
     )
 
 

@@ -23,6 +23,7 @@ ROW: dict[str, Any] = {
 SAID: dict[str, Any] = {
     "queue": "orders",
     "master": "n2@localhost",
+    "incarnation": "g1g=",
     "mirrors": ["n3@localhost", "n1@localhost"],
     "synchronised": ["n1@localhost", "n3@localhost"],
     "ready": 7,
@@ -33,12 +34,18 @@ SAID: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("said", "view"),
     [
-        ({}, QueueView("orders", 2, (3, 1), (3,), 7, 0)),
+        ({}, QueueView("orders", 2, (3, 1), (3,), 7, 0, incarnation="<n2.1.34.0>")),
         ({"state": "down"}, QueueView("orders", None, (3, 1), (3,), 7, 0)),
-        ({"state": "elected"}, QueueView("orders", 2, (3, 1), (3,), 7, 0)),
+        ({"state": "elected"}, QueueView("orders", 2, (3, 1), (3,), 7, 0, incarnation="<n2.1.34.0>")),
         # The master does not answer: that is not the same as an empty queue.
-        ({"messages_ready": None, "messages_unacknowledged": None}, QueueView("orders", 2, (3, 1), (3,))),
-        ({"slave_pids": [], "synchronised_slave_pids": []}, QueueView("orders", 2, (), (), 7, 0)),
+        (
+            {"messages_ready": None, "messages_unacknowledged": None},
+            QueueView("orders", 2, (3, 1), (3,), incarnation="<n2.1.34.0>"),
+        ),
+        (
+            {"slave_pids": [], "synchronised_slave_pids": []},
+            QueueView("orders", 2, (), (), 7, 0, incarnation="<n2.1.34.0>"),
+        ),
     ],
 )
 def test_a_row_of_warren(said: dict[str, Any], view: QueueView) -> None:
@@ -49,9 +56,9 @@ def test_a_row_of_warren(said: dict[str, Any], view: QueueView) -> None:
     ("said", "view"),
     [
         # Synchronised ones come in any order, and are told the oldest first.
-        ({}, QueueView("orders", 2, (3, 1), (3, 1), 7, 0)),
+        ({}, QueueView("orders", 2, (3, 1), (3, 1), 7, 0, incarnation="g1g=")),
         ({"master": None, "ready": None, "unacked": None}, QueueView("orders", None, (3, 1), (3, 1))),
-        ({"mirrors": [], "synchronised": []}, QueueView("orders", 2, (), (), 7, 0)),
+        ({"mirrors": [], "synchronised": []}, QueueView("orders", 2, (), (), 7, 0, incarnation="g1g=")),
     ],
 )
 def test_a_word_of_rabbitmq(said: dict[str, Any], view: QueueView) -> None:
