@@ -58,9 +58,9 @@ of which it is known what was left in it (`QueueFacts.is_known`).
   A first delivery of a removed message, more than the slack behind its removal, is RESURRECTED, too.
 - MISORDERED, in one consumer's channel: of two messages of one publisher's channel to one queue, delivered in one
   consumer's channel, both without REDELIVERED (the first such delivery of each counts, here and below), the one
-  published first comes second. One
-  for each message that comes behind some that was published later; the *leader* is the latest published of those.
-  Excused if a `PROMOTED` of the queue lies within reach between the leader's delivery and its own.
+  published first comes second. One for each message that comes behind some that was published later; the *leader* is
+  the latest published of those. Excused if a `PROMOTED` of the queue lies within reach between the leader's delivery
+  and its own.
 - OVERTAKEN, wherever they are delivered: such a message, if others that were published later were delivered before it
   by more than the slack. The leader is the latest published of those; excused likewise. Not counted if it is
   MISORDERED, excused or not.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from chaos.judge.findings import QueueFacts, RunFacts
 
 FACTS_FILE = "facts.json"
@@ -11,7 +13,7 @@ def facts_document(facts: RunFacts) -> dict[str, object]:
     """As JSON has it."""
     return {
         "processes": {str(process): sorted(publishers) for process, publishers in facts.processes.items()},
-        "queues": [{"may_remove": queue.may_remove, "is_drained": queue.is_drained} for queue in facts.queues],
+        "queues": [asdict(queue) for queue in facts.queues],
         "slack_us": facts.slack_us,
     }
 

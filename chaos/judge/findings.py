@@ -47,6 +47,8 @@ class Name(StrEnum):
 
 #: Concluded from what is not there: only if the record is complete.
 ABSENCES = frozenset({Name.LOST, Name.VANISHED, Name.PHANTOM, Name.REPLICA_LOST, Name.DOUBLE_OWNER, Name.SPONTANEOUS})
+#: Concluded from what was left at the end: only of queues of which that is known.
+OF_THE_END = frozenset({Name.LOST, Name.VANISHED, Name.REPLICA_LOST})
 #: Counted, and nothing wrong.
 LEGAL = frozenset(
     {

@@ -11,15 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from chaos.judge.findings import ABSENCES, Finding, Name, Place, RunFacts
+from chaos.judge.findings import ABSENCES, OF_THE_END, Finding, Name, Place, RunFacts
 from chaos.record.kinds import REMOVALS, Flag, Kind, Stray
 from chaos.record.message_key import any_attempt, unpack
 from chaos.record.schema import Event
 
 _SETTLING = frozenset({Kind.ACK, Kind.DISCARD})
 _OF_THE_QUEUE = frozenset({Kind.PROMOTED, Kind.DISTURBED})
-#: Concluded from what was left.
-_OF_THE_END = frozenset({Name.LOST, Name.VANISHED, Name.REPLICA_LOST})
 _GIVING_BACK = frozenset({Kind.REQUEUE, Kind.RELEASE})
 _STRAYS = {
     Stray.TWICE: Name.CONFIRM_TWICE,
@@ -109,7 +107,7 @@ class Reference:
         if finding.name is Name.PHANTOM:
             publisher = unpack(finding.message).publisher
             return not any(publisher in self._facts.processes[process] for process in self.incomplete)
-        if finding.name in _OF_THE_END and not self._facts.queue(unpack(finding.message).queue).is_known:
+        if finding.name in OF_THE_END and not self._facts.queue(unpack(finding.message).queue).is_known:
             return False
         return finding.name not in ABSENCES or not self.incomplete
 

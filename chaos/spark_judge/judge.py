@@ -12,9 +12,9 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from chaos.judge.findings import ABSENCES, VIOLATIONS, Finding, Name, Place, RunFacts
+from chaos.judge.findings import ABSENCES, OF_THE_END, VIOLATIONS, Finding, Name, Place, RunFacts
 from chaos.spark_judge import classes, order, rows
-from chaos.spark_judge.expressions import publisher_of
+from chaos.spark_judge.expressions import publisher_of, queue_of
 from chaos.spark_judge.record import Extent, Notices, listing_table, queue_table, read_extent, read_notices
 from chaos.spark_judge.rollup import plain_messages, rollup
 from chaos.spark_judge.session import fit
@@ -146,10 +146,13 @@ def _of_what_is_there(
 
 
 def _is_concluded(facts: RunFacts, incomplete: frozenset[int]) -> Column:
-    """False for what is concluded from an absence in an incomplete record."""
+    """False for what is concluded from an absence in an incomplete record, or from what was left where nobody knows."""
+    known = [number for number, queue in enumerate(facts.queues, 1) if queue.is_known]
+    is_of_the_end = F.col("name").isin(sorted(OF_THE_END))
+    is_known = ~is_of_the_end | queue_of(F.col("message")).isin(known)
     if not incomplete:
-        return F.lit(True)
+        return is_known
     unheard = sorted({publisher for process in incomplete for publisher in facts.processes[process]})
     is_absence = F.col("name").isin(sorted(ABSENCES - {Name.PHANTOM}))
     is_phantom = F.col("name") == str(Name.PHANTOM)
-    return ~is_absence & ~(is_phantom & publisher_of(F.col("message")).isin(unheard))
+    return is_known & ~is_absence & ~(is_phantom & publisher_of(F.col("message")).isin(unheard))

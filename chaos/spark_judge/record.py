@@ -41,8 +41,8 @@ def read_facts(spark: SparkSession, uri: str) -> RunFacts:
     return facts_of(json.loads(document["value"]))
 
 
-class Promotion(NamedTuple):
-    """A row `PROMOTED`, with what may be asked of a cause of deliveries."""
+class OfQueue(NamedTuple):
+    """A row `PROMOTED` or `DISTURBED`, with what may be asked of a cause of deliveries."""
 
     t_lo_us: int
     process: int
@@ -68,7 +68,8 @@ class Listing(NamedTuple):
 class Notices:
     """What is said of queues."""
 
-    promotions: dict[int, list[Promotion]] = field(default_factory=lambda: defaultdict(list))
+    promotions: dict[int, list[OfQueue]] = field(default_factory=lambda: defaultdict(list))
+    disturbances: dict[int, list[OfQueue]] = field(default_factory=lambda: defaultdict(list))
     #: The last moment at which a queue may have been emptied by order.
     emptied_until_us: dict[int, int] = field(default_factory=dict)
     listings: list[Listing] = field(default_factory=list)
@@ -76,12 +77,12 @@ class Notices:
 
 def read_notices(events: DataFrame) -> Notices:
     """Few rows in many: the files' statistics of ``kind`` say where they are not."""
-    is_notice = is_kind(F.col("kind"), Kind.PROMOTED, Kind.EMPTIED, Kind.LISTED)
+    is_notice = is_kind(F.col("kind"), Kind.PROMOTED, Kind.DISTURBED, Kind.EMPTIED, Kind.LISTED)
     notices = Notices()
     for row in events.where(is_notice).collect():
-        if row["kind"] == Kind.PROMOTED:
-            promotion = Promotion(*(row[name] for name in Promotion._fields))
-            notices.promotions[row["queue"]].append(promotion)
+        if row["kind"] in (Kind.PROMOTED, Kind.DISTURBED):
+            of_kind = notices.promotions if row["kind"] == Kind.PROMOTED else notices.disturbances
+            of_kind[row["queue"]].append(OfQueue(*(row[name] for name in OfQueue._fields)))
         elif row["kind"] == Kind.EMPTIED:
             until_us = notices.emptied_until_us.get(row["queue"], row["t_hi_us"])
             notices.emptied_until_us[row["queue"]] = max(until_us, row["t_hi_us"])
@@ -137,19 +138,20 @@ def _is_complete(process: Row) -> bool:
     return found == [1, rows, rows, rows * (rows + 1) // 2, parity]
 
 
-_PROMOTIONS = "array<struct<{}>>".format(
-    ", ".join(f"{name}: {EVENTS[name].dataType.simpleString()}" for name in Promotion._fields)
+_OF_QUEUE = "array<struct<{}>>".format(
+    ", ".join(f"{name}: {EVENTS[name].dataType.simpleString()}" for name in OfQueue._fields)
 )
 _QUEUES = (
     "array<struct<queue: smallint, may_remove: boolean, is_drained: boolean, emptied_until_us: bigint, "
-    f"promotions: {_PROMOTIONS}>>"
+    f"promotions: {_OF_QUEUE}, disturbances: {_OF_QUEUE}>>"
 )
 _LISTINGS = "array<struct<queue: smallint, node: smallint, process: int, event: bigint>>"
 
 
 def queue_table(spark: SparkSession, facts: RunFacts, notices: Notices) -> DataFrame:
     """A row for each queue of which anything is known: what a judge must know of it."""
-    known = {*range(1, len(facts.queues) + 1), *notices.promotions, *notices.emptied_until_us}
+    told = (notices.promotions, notices.disturbances, notices.emptied_until_us)
+    known = {*range(1, len(facts.queues) + 1), *(queue for each in told for queue in each)}
     rows = [
         {
             "queue": queue,
@@ -157,6 +159,7 @@ def queue_table(spark: SparkSession, facts: RunFacts, notices: Notices) -> DataF
             "is_drained": facts.queue(queue).is_drained,
             "emptied_until_us": notices.emptied_until_us.get(queue),
             "promotions": [each._asdict() for each in sorted(notices.promotions.get(queue, ()))],
+            "disturbances": [each._asdict() for each in sorted(notices.disturbances.get(queue, ()))],
         }
         for queue in sorted(known)
     ]
@@ -179,5 +182,6 @@ def with_queue(messages: DataFrame, queues: DataFrame) -> DataFrame:
         messages.join(F.broadcast(queues), "queue", "left")
         .withColumn("may_remove", F.coalesce("may_remove", F.lit(True)))
         .withColumn("is_drained", F.coalesce("is_drained", F.lit(False)))
-        .withColumn("promotions", F.coalesce("promotions", F.array().cast(_PROMOTIONS)))
+        .withColumn("promotions", F.coalesce("promotions", F.array().cast(_OF_QUEUE)))
+        .withColumn("disturbances", F.coalesce("disturbances", F.array().cast(_OF_QUEUE)))
     )

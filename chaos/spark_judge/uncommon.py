@@ -145,8 +145,11 @@ def _is_proven() -> Column:
 
 
 def _are_caused() -> Column:
-    """For each repeat whether a cause is left for it when those before it have taken theirs."""
-    causes = F.sort_array(F.concat(_of_kind(*_GIVING_BACK), _promotion_rows()))
+    """For each repeat whether a cause is left for it when those before it have taken theirs.
+
+    A disturbance is taken by nobody, and so explains whatever is left.
+    """
+    causes = F.sort_array(F.concat(_of_kind(*_GIVING_BACK), _rows_of_queue("promotions")))
 
     def take(state: Column, repeat: Column) -> Column:
         explaining = F.filter(state["causes"], lambda cause: _explains(cause, repeat))
@@ -156,21 +159,24 @@ def _are_caused() -> Column:
                 F.filter(state["causes"], lambda cause: ~F.coalesce(is_same(cause, taken), F.lit(False))).alias(
                     "causes"
                 ),
-                F.concat(state["are_caused"], F.array(taken.isNotNull())).alias("are_caused"),
+                F.concat(state["are_caused"], F.array(taken.isNotNull() | is_disturbed(repeat))).alias("are_caused"),
             ),
         )
+
+    def is_disturbed(repeat: Column) -> Column:
+        return F.exists(_rows_of_queue("disturbances"), lambda cause: _explains(cause, repeat))
 
     state = F.struct(causes.alias("causes"), F.array().cast("array<boolean>").alias("are_caused"))
     return F.aggregate("repeats", state, take, lambda state: state["are_caused"])
 
 
-def _promotion_rows() -> Column:
-    return F.transform("promotions", lambda each: F.struct(*(each[name].alias(name) for name in _ROW)))
+def _rows_of_queue(name: str) -> Column:
+    return F.transform(name, lambda each: F.struct(*(each[name].alias(name) for name in _ROW)))
 
 
 def _explains(cause: Column, repeat: Column) -> Column:
     def is_of(other: Column) -> Column:
-        reached = F.when(is_kind(cause["kind"], Kind.PROMOTED), ~is_before(cause, other)).otherwise(
+        reached = F.when(is_kind(cause["kind"], Kind.PROMOTED, Kind.DISTURBED), ~is_before(cause, other)).otherwise(
             names_same(cause, other)
         )
         return ~is_same(other, repeat) & reached
@@ -245,6 +251,7 @@ def _is_resurrected(repeat: Column, slack_us: int | None) -> Column:
             _is_settled_before(other, repeat)
             & _is_proven_before(other, repeat)
             & ~is_promoted_between(F.col("promotions"), other, repeat)
+            & ~is_promoted_between(F.col("disturbances"), other, repeat)
         ),
     )
     return everywhere | _is_removed_before(repeat, slack_us) | settled

@@ -21,10 +21,12 @@ _ANSWERS = (Kind.CONFIRM, Kind.CONFIRM, Kind.CONFIRM, Kind.REFUSE, Kind.RETURN, 
 _REMOVED = (Kind.EXPIRED, Kind.DROPPED, Kind.PURGED, Kind.DEAD_LETTERED)
 #: How often which row is told: what the record is mostly about.
 _SUBJECTS = {
-    "repeats": {"publish": 1, "answer": 1, "deliver": 5, "end": 8, "settled": 2, "removed": 1, "promoted": 2},
+    "repeats": {
+        "publish": 1, "answer": 1, "deliver": 5, "end": 8, "settled": 2, "removed": 1, "promoted": 2, "disturbed": 1,
+    },
     "classes": {
         "publish": 4, "answer": 4, "stray": 1, "deliver": 3, "foreign": 1, "end": 2, "settled": 1, "removed": 1,
-        "left": 2, "emptied": 1, "promoted": 1, "answered": 2, "held": 2, "listed": 2,
+        "left": 2, "emptied": 1, "promoted": 1, "disturbed": 1, "answered": 2, "held": 2, "listed": 2,
     },
 }  # fmt: skip
 
@@ -132,6 +134,9 @@ class _Record:
     def _promoted(self, _: int) -> None:
         self.row(_HARNESS, Kind.PROMOTED, queue=self._random.choice((1, 1, 1, 2)), epoch=self._random.randint(1, 3))
 
+    def _disturbed(self, _: int) -> None:
+        self.row(_HARNESS, Kind.DISTURBED, queue=self._random.choice((1, 1, 1, 2)))
+
     def _held(self, key: int) -> None:
         self.row(_BROKER, Kind.HELD, message=key, node=self._random.randint(1, 2))
 
@@ -170,5 +175,5 @@ def random_record(seed: int) -> SmallRecord:
     record = _Record(random)
     for what, key in _what(random, record):
         record.tell(what, key)
-    queue = QueueFacts(may_remove=random.random() < 0.2, is_drained=random.random() < 0.5)
+    queue = QueueFacts(random.random() < 0.2, is_drained=random.random() < 0.5, is_known=random.random() < 0.9)
     return SmallRecord(record.end(), {1: frozenset({1}), 2: frozenset({2})}, queue)
