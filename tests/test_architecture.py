@@ -295,6 +295,7 @@ def test_tests_of_other_folders_say_what_they_need() -> None:
 VIRTUAL_TIME = (
     "tests/conformance/ha/",
     "tests/support/mesh_nodes.py",
+    "tests/unit/chaos/conduct/",
     "tests/unit/chaos/sim/",
     "tests/unit/cluster/transport/",
 )

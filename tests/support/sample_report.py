@@ -37,7 +37,34 @@ def sample_report(verdict: Verdict = Verdict.FAIL, title: str = "The master is k
         took_s={"prepare": 5.1, "warm": 3.0, "steps": 35.1, "drain": 0.6},
         notes=["one note of the conductor"],
     )
-    moments = [
+    ledger = [
+        Row(Failover(1, 2, 2, at(10.1), at(10.6)), 1, (100_000, 600_000), 2_010_000, 3_000_000, 0, 214,
+            {"stored": 2140, "outstanding": 70}, 9_300_000),
+        Row(Failover(1, 3, 3, at(25.2), at(25.4)), 2, (200_000, 400_000), 0, 420_000, 3, 12, {"stored": 2140}, None),
+    ]  # fmt: skip
+    reasons = ("3 lost",) if verdict is Verdict.FAIL else ()
+    return Report(
+        sheet=sheet,
+        judged=Judged(verdict, reasons),
+        counts={Name.LOST: 3 if verdict is Verdict.FAIL else 0, Name.CAUSED: 226, Name.COPIES: 94},
+        places={"middle": 2, "postfix": 1},
+        moments=_moments(),
+        depths={
+            "orders": [Depth(at(second), 2000 if second in (9, 10, 11, 24, 25) else 12) for second in range(40)],
+            "invoices": [Depth(at(second), 3) for second in range(40)],
+        },
+        marks=_marks(),
+        windows=[Window(Service.PUBLISH, 1, at(10), at(12.01))],
+        ledger=ledger,
+        coverage={"kill": {"publishes under way": 2, "deliveries held": 0, "messages stored": 2}},
+        stories=[_story()],
+        replay="warren chaos run K01 --seed 7",
+        files={"record": "events/", "findings": "findings/"},
+    )
+
+
+def _moments() -> list[Moment]:
+    return [
         Moment(
             at(second / 4),
             0 if 40 <= second < 48 else 125 + second % 7,
@@ -49,12 +76,10 @@ def sample_report(verdict: Verdict = Verdict.FAIL, title: str = "The master is k
         )
         for second in range(160)
     ]
-    ledger = [
-        Row(Failover(1, 2, 2, at(10.1), at(10.6)), 1, (100_000, 600_000), 2_010_000, 3_000_000, 0, 214,
-            {"stored": 2140, "outstanding": 70}, 9_300_000),
-        Row(Failover(1, 3, 3, at(25.2), at(25.4)), 2, (200_000, 400_000), 0, 420_000, 3, 12, {"stored": 2140}, None),
-    ]  # fmt: skip
-    marks = [
+
+
+def _marks() -> list[Mark]:
+    return [
         Mark(Lane.FAULTS, at(10), at(14), "1 kill: n1"),
         Mark(Lane.FAULTS, at(25), at(29), "2 kill: n2"),
         Mark(Lane.PROMOTIONS, at(10.1), at(10.6), "orders: n2, epoch 2"),
@@ -65,7 +90,10 @@ def sample_report(verdict: Verdict = Verdict.FAIL, title: str = "The master is k
         Mark(Lane.CLIENTS, at(10), at(10.3), "publisher 1 was cut off"),
         Mark(Lane.STALLS, at(31), at(31.4), "consumer 2 stood still"),
     ]
-    story = Story(
+
+
+def _story() -> Story:
+    return Story(
         77,
         "message 2140 of publisher 1, queue orders",
         [Name.LOST],
@@ -76,23 +104,4 @@ def sample_report(verdict: Verdict = Verdict.FAIL, title: str = "The master is k
             Deed(at(25.2), at(25.4), Actor.NODE, "n3", "is promoted"),
         ],
         [("n3", "promoted <script>alert(1)</script> for queue 'orders'")],
-    )
-    reasons = ("3 lost",) if verdict is Verdict.FAIL else ()
-    return Report(
-        sheet=sheet,
-        judged=Judged(verdict, reasons),
-        counts={Name.LOST: 3 if verdict is Verdict.FAIL else 0, Name.CAUSED: 226, Name.COPIES: 94},
-        places={"middle": 2, "postfix": 1},
-        moments=moments,
-        depths={
-            "orders": [Depth(at(second), 2000 if second in (9, 10, 11, 24, 25) else 12) for second in range(40)],
-            "invoices": [Depth(at(second), 3) for second in range(40)],
-        },
-        marks=marks,
-        windows=[Window(Service.PUBLISH, 1, at(10), at(12.01))],
-        ledger=ledger,
-        coverage={"kill": {"publishes under way": 2, "deliveries held": 0, "messages stored": 2}},
-        stories=[story],
-        replay="warren chaos run K01 --seed 7",
-        files={"record": "events/", "findings": "findings/"},
     )
