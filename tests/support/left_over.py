@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,7 +19,11 @@ def mounts_in(directory: Path) -> list[str]:
 
 def listening(mark: str) -> list[int]:
     """Ports on which somebody who has the mark listens."""
-    found = [each for process in marked.processes_of(mark) for each in process.net_connections("tcp")]
+    found = []
+    for process in marked.processes_of(mark):
+        # Some end by themselves: what a broker had asked of the system.
+        with suppress(psutil.NoSuchProcess):
+            found += process.net_connections("tcp")
     return sorted({each.laddr.port for each in found if each.status == psutil.CONN_LISTEN})
 
 
