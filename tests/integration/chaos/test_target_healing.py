@@ -31,20 +31,20 @@ def test_what_was_begun_is_healed_away(kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.support.begin_target", kind, str(tmp_path)]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as beginner:
-        assert beginner.stdout is not None
-        try:
-            assert beginner.stdout.readline().strip() == BEGUN
-        finally:
-            beginner.kill()
-    mark, mounts = mark_of(tmp_path), mounts_in(tmp_path)
-    ports = listening(mark)
-    assert len(ports) >= 4, "nodes outlive who began them"
     try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as beginner:
+            assert beginner.stdout is not None
+            try:
+                assert beginner.stdout.readline().strip() == BEGUN
+            finally:
+                beginner.kill()
+        mark, mounts = mark_of(tmp_path), mounts_in(tmp_path)
+        ports = listening(mark)
+        assert len(ports) >= 4, "nodes outlive who began them"
         assert [each.problem for each in heal(tmp_path, UNDOERS)] == [""] * (1 + len(mounts))
         assert_nothing_left(tmp_path, mark, ports)
     finally:
-        marked.kill_all(mark)
+        heal(tmp_path, UNDOERS)
 
 
 @pytest.mark.parametrize("kind", sorted(TARGETS))
