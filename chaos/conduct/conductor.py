@@ -12,13 +12,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pika
 import pika.exceptions
 
 from chaos.clients.fleet import Fleet, FleetError
 from chaos.clients.options import Endpoint, Orders, Role
 from chaos.clients.process import Command
 from chaos.conduct.casting import Stage, cast
+from chaos.conduct.channel import opened_channel
 from chaos.conduct.crew import Crew
 from chaos.conduct.draining import await_answers, await_empty
 from chaos.conduct.faults import Faults
@@ -255,10 +255,5 @@ def _mirrors_wanted(policy: Mapping[str, Any], nodes: int) -> int:
 
 
 def _declare(url: str, queue: QueuePlan) -> None:
-    connection = pika.BlockingConnection(pika.URLParameters(url))
-    try:
-        channel = connection.channel()
+    with opened_channel(url) as channel:
         channel.queue_declare(queue.name, durable=queue.is_durable, arguments=dict(queue.arguments))
-    finally:
-        if connection.is_open:
-            connection.close()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from chaos.clients.options import Role
 from chaos.conduct.crew import Crew
+from chaos.conduct.loop_time import now_s
 from chaos.conduct.watch import Watch
 
 #: For every publish to be answered, and for messages to be attempted again.
@@ -20,13 +19,13 @@ EMPTY_LOOKS = 5
 
 async def await_answers(crew: Crew, watch: Watch) -> list[str]:
     """Until publishers have nothing outstanding. Returns what is to be noted."""
-    deadline_s = _now_s() + ANSWERED_S
+    deadline_s = now_s() + ANSWERED_S
     while True:
         await crew.refresh()
         counts = crew.counts(Role.PUBLISHER)
         if counts.is_drained:
             return []
-        if _now_s() > deadline_s:
+        if now_s() > deadline_s:
             return [
                 f"{counts.outstanding} publishes were not answered, and {counts.waiting} messages not attempted "
                 f"again, within {ANSWERED_S:g} s"
@@ -36,10 +35,10 @@ async def await_answers(crew: Crew, watch: Watch) -> list[str]:
 
 async def await_empty(crew: Crew, watch: Watch) -> tuple[set[str], list[str]]:
     """Until queues are empty, or consumers get no more. Returns those that are drained, and what is to be noted."""
-    deadline_s = _now_s() + EMPTY_S
+    deadline_s = now_s() + EMPTY_S
     empty_looks = dict.fromkeys(watch.masters, 0)
     last: object = None
-    moved_s = _now_s()
+    moved_s = now_s()
     while True:
         await crew.refresh()
         views = watch.views()
@@ -52,19 +51,15 @@ async def await_empty(crew: Crew, watch: Watch) -> tuple[set[str], list[str]]:
             return set(empty_looks), []
         state = (consumed.delivered, consumed.outstanding, [(view.ready, view.unacked) for view in views.values()])
         if state != last:
-            last, moved_s = state, _now_s()
+            last, moved_s = state, now_s()
         served = {name for name, view in views.items() if view.master is not None and view.ready is not None}
-        if _now_s() - moved_s > STILL_S and served == set(empty_looks) and crew.is_consuming:
+        if now_s() - moved_s > STILL_S and served == set(empty_looks) and crew.is_consuming:
             left = [
                 f"{name}: {views[name].ready} ready, {views[name].unacked} unacknowledged" for name in sorted(served)
             ]
             return served, [f"consumers get no more, and queues are not empty ({'; '.join(left)})"]
-        if _now_s() > deadline_s:
+        if now_s() > deadline_s:
             drained = {name for name, looks in empty_looks.items() if looks >= EMPTY_LOOKS}
             left = sorted(empty_looks.keys() - drained)
             return drained, [f"queues did not run empty within {EMPTY_S:g} s: {', '.join(left)}"]
         await watch.next_look()
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import pika
 import pika.exceptions
 
 from chaos.clients.body import Bodies
+from chaos.conduct.channel import opened_channel
 
 #: For one more message to come; then the queue does not hand out what it says that it has.
 NEXT_MESSAGE_S = 15.0
@@ -29,9 +29,7 @@ def _look(url: str, run: str, queue: str) -> list[int]:
     bodies = Bodies(run)
     keys: list[int] = []
     try:
-        connection = pika.BlockingConnection(pika.URLParameters(url))
-        try:
-            channel = connection.channel()
+        with opened_channel(url) as channel:
             count = channel.queue_declare(queue, passive=True).method.message_count
             if not count:
                 return keys
@@ -41,9 +39,6 @@ def _look(url: str, run: str, queue: str) -> list[int]:
                 keys.append(bodies.decode(body).key)
                 if len(keys) == count:
                     return keys
-        finally:
-            if connection.is_open:
-                connection.close()
     except (pika.exceptions.AMQPError, OSError) as error:
         raise CannotLook(f"queue {queue!r} cannot be looked into: {type(error).__name__}: {error}") from error
     raise CannotLook(f"queue {queue!r} was deleted while it was looked into")

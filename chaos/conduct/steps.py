@@ -17,6 +17,7 @@ from chaos.clients.ports import Recorder
 from chaos.clients.process import Command
 from chaos.conduct.crew import Crew
 from chaos.conduct.faults import PAUSE_CONSUMERS, Fault, Faults, summary
+from chaos.conduct.loop_time import now_s
 from chaos.conduct.selecting import NobodyMeant, Scene, select_lines, select_nodes
 from chaos.conduct.swarm import draws
 from chaos.conduct.watch import Watch
@@ -114,7 +115,7 @@ class Steps:
     async def _take_round(self, each: Round) -> None:
         await self._crew.refresh()
         self._before = {key: self._total(*key) or 0 for key in self._counted()}
-        self._last_s = _now_s()
+        self._last_s = now_s()
         for step in each.steps:
             await self.take(step)
 
@@ -126,26 +127,26 @@ class Steps:
         """One step. Raises `NotReached`, `TargetError`."""
         if step.when is not None:
             await self._await(step.when, step.within_s)
-        await asyncio.sleep(max(self._last_s + step.after_s - _now_s(), 0.0))
+        await asyncio.sleep(max(self._last_s + step.after_s - now_s(), 0.0))
         if step.action.is_fault:
             await self._begin_fault(step)
         else:
             if step.action.name != "wait":
                 self._say(_in_words(step))
             await self.doers()[step.action.name](step)
-        self._last_s = _now_s()
+        self._last_s = now_s()
 
     # --- conditions
 
     async def _await(self, condition: Condition, within_s: float) -> None:
-        deadline_s = _now_s() + within_s
+        deadline_s = now_s() + within_s
         while True:
             await self._crew.refresh()
             self._check()
             value = self.value(condition.quantity, condition.queue)
             if value is not None and condition.holds(value):
                 return
-            if _now_s() > deadline_s:
+            if now_s() > deadline_s:
                 raise NotReached(f"{condition} did not come to pass within {within_s:g} s: it is {value}")
             await asyncio.sleep(_PAUSE_S)
 
@@ -185,12 +186,12 @@ class Steps:
 
     async def _select(self, step: Step) -> tuple[Sequence[int], Sequence[Line]]:
         """Who is meant; waits until there is somebody. Raises `NotReached`."""
-        deadline_s = _now_s() + step.within_s
+        deadline_s = now_s() + step.within_s
         while True:
             try:
                 return self._select_now(step)
             except NobodyMeant as error:
-                if _now_s() > deadline_s:
+                if now_s() > deadline_s:
                     raise NotReached(str(error)) from None
             self._check()
             await asyncio.sleep(_PAUSE_S)
@@ -214,9 +215,9 @@ class Steps:
         self._say(summary(fault) if fault is not None else f"{step.action.name}: it landed nowhere")
 
     async def _swarm(self, step: Step) -> None:
-        began_s = _now_s()
+        began_s = now_s()
         for draw in draws(step.arguments, self._chance):
-            await asyncio.sleep(max(began_s + draw.at_s - _now_s(), 0.0))
+            await asyncio.sleep(max(began_s + draw.at_s - now_s(), 0.0))
             self._check()
             if draw.step is None:
                 self._say("a quiet time")
@@ -273,9 +274,9 @@ class Steps:
 
     async def order(self, order: Callable[[Operator], Awaitable[None]]) -> None:
         """Give it to a node that can take it. Raises `NotReached` if none can in time, `TargetError` if refused."""
-        deadline_s = _now_s() + ORDER_S
+        deadline_s = now_s() + ORDER_S
         reason = "no node runs"
-        while _now_s() < deadline_s:
+        while now_s() < deadline_s:
             for node in sorted(self._scene().running):
                 try:
                     await order(self._target.operator(node))
@@ -286,10 +287,6 @@ class Steps:
             self._check()
             await asyncio.sleep(_PAUSE_S)
         raise NotReached(f"no node takes an order: {reason}")
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def _nothing(_step: Step) -> None:

@@ -1,8 +1,8 @@
 """What each failover cost: one row for each master that a queue got.
 
-A failover is put down to the fault that last began before it, if that one still held, or had ended less than
-`AFTERMATH_US` before; an operator's order (a policy, a move) has none. All times of a row count from the beginning of
-that fault, and without one from the failover.
+A failover is put down to the fault that last began before it, if that one still held, or had ended a short time before
+(`chaos.judge.windows.AFTERMATH_US`); an operator's order (a policy, a move) has none. All times of a row count from the
+beginning of that fault, and without one from the failover.
 
 - *detected*: until there was another master, at the earliest and at the latest.
 - *publish gap*, *consume gap*: until the window ended (`chaos.judge.windows`) that the failover lies in or touches;
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from chaos.judge.windows import AFTERMATH_US, BUCKET_US, Service, Window
+from chaos.judge.windows import BUCKET_US, Service, Span, Window
 
 
 class Failover(NamedTuple):
@@ -107,8 +107,7 @@ def _fault_of(failover: Failover, faults: Sequence[FaultTime]) -> FaultTime | No
     possible = [
         fault
         for fault in faults
-        if fault.begin_us <= failover.t_hi_us
-        and (fault.end_us is None or failover.t_lo_us <= fault.end_us + AFTERMATH_US)
+        if Span(fault.begin_us, fault.end_us).may_have_caused(failover.t_lo_us, failover.t_hi_us)
     ]
     return max(possible, key=lambda fault: fault.begin_us, default=None)
 

@@ -76,8 +76,9 @@ class Span:
     begin_us: int
     end_us: int | None = None
 
-    def covers(self, begin_us: int, end_us: int) -> bool:
-        return self.begin_us <= begin_us and (self.end_us is None or end_us <= self.end_us)
+    def may_have_caused(self, first_us: int, last_us: int) -> bool:
+        """True if it may be why something happened between these: it held, or had ended a short time ago."""
+        return self.begin_us <= last_us and (self.end_us is None or first_us <= self.end_us + AFTERMATH_US)
 
 
 def windows(queue: int, buckets: Iterable[Bucket], consuming: Sequence[Span]) -> list[Window]:
@@ -125,12 +126,7 @@ def _silences(
 
 def causes(window: Window, faults: Iterable[tuple[int, Span]]) -> list[int]:
     """Numbers of the faults to which it is put down."""
-    return [
-        number
-        for number, span in faults
-        if span.begin_us <= window.begin_us + BUCKET_US
-        and (span.end_us is None or window.begin_us <= span.end_us + AFTERMATH_US)
-    ]
+    return [number for number, span in faults if span.may_have_caused(window.begin_us, window.begin_us + BUCKET_US)]
 
 
 def longest_us(found: Iterable[Window], service: Service) -> int:

@@ -159,10 +159,17 @@ class Scenario:
             needed.add(Capability.EXPIRY)
         return needed
 
-    def lacks(self, able: frozenset[Capability], nodes: int) -> str:
-        """Why a target that is able to do that, of at most so many nodes, cannot run it; empty if it can."""
+    def lacks(self, able: frozenset[Capability], nodes: int, why: Mapping[Capability, str] | None = None) -> str:
+        """Why a target that is able to do that, of at most so many nodes, cannot run it; empty if it can.
+
+        ``why``: what the target says of what it cannot do.
+        """
         missing = sorted(self.needs() - able)
-        reasons = [f"the target cannot do: {', '.join(missing)}"] if missing else []
+        explained = {name: why[name] for name in missing if why and name in why}
+        unexplained = [name for name in missing if name not in explained]
+        reasons = [f"{name}: {reason}" for name, reason in explained.items()]
+        if unexplained:
+            reasons.append(f"the target cannot do: {', '.join(unexplained)}")
         if nodes < self.cluster.nodes:
             reasons.append(f"it needs {self.cluster.nodes} nodes, and there are {nodes}")
         return "; ".join(reasons)

@@ -13,7 +13,6 @@ from chaos.conduct.sheet import Sheet
 from chaos.harm.journal import Journal
 from chaos.judge.findings import Name
 from chaos.judge.verdict import LOSSES, Evidence, judge
-from chaos.plan.actions import Capability
 from chaos.plan.model import Scenario
 from chaos.suite.results import Result
 from chaos.targets.target import Target
@@ -53,26 +52,13 @@ class Setting:
     say: Callable[[str], None]
 
 
-def why_not(scenario: Scenario, target: Target) -> str:
-    """Why a target cannot run a scenario; empty if it can."""
-    lacking = sorted(scenario.needs() - target.capabilities)
-    reasons = [f"{each}: {_reason(each, target.missing)}" for each in lacking]
-    if scenario.cluster.nodes > target.nodes_max:
-        reasons.append(f"it needs {scenario.cluster.nodes} nodes, and there are {target.nodes_max}")
-    return "; ".join(reasons)
-
-
-def _reason(lacking: Capability, missing: Mapping[Capability, str]) -> str:
-    return missing.get(lacking, "the target cannot do it")
-
-
 async def run_scenario(scenario: Scenario, directory: Path, seed: int, setting: Setting) -> Result:
     """Run and judge it. ``directory``, which is there and empty, becomes the run's."""
     began_s = time.monotonic()
     with Journal(directory) as journal:
         target = setting.make_target(directory / CLUSTER_DIRECTORY, journal)
         common = (scenario.id, scenario.title, target.kind, seed)
-        if reason := why_not(scenario, target):
+        if reason := scenario.lacks(target.capabilities, target.nodes_max, target.missing):
             return Result(*common, None, (reason,))
         try:
             sheet = await Conductor(scenario, target, directory, seed, setting.say).run()
