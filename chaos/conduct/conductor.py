@@ -50,12 +50,20 @@ class Conductor:
         run_directory: Path,
         seed: int,
         say: Callable[[str], None] = lambda _: None,
+        before_drain: Callable[[], None] = lambda: None,
+        replay: str = "",
     ) -> None:
-        """``run_directory``: there is no run in it. Its name is the run's."""
+        """``run_directory``: there is no run in it. Its name is the run's.
+
+        ``before_drain`` is called when faults are over, and all that is wanted is that consumers get what is left.
+        """
         self._scenario = scenario
         self._target = target
         self._directory = run_directory
         self._say = say
+        self._before_drain = before_drain
+        self._crew: Crew | None = None
+        self._watch: Watch | None = None
         self._clock = RunClock()
         #: What is drawn by the scenario, and by clients, each for itself.
         self._chance = Random(f"{seed} steps")
@@ -73,6 +81,9 @@ class Conductor:
             roster=[RosterEntry(CONDUCTOR, "conductor")],
             wanted_at_risk=dict(expectation.at_risk),
             loss_permitted=expectation.loss_permitted,
+            publish_gap_us_max=_us(expectation.publish_gap_max_s),
+            consume_gap_us_max=_us(expectation.consume_gap_max_s),
+            replay=replay,
         )
 
     async def run(self) -> Sheet:
@@ -122,7 +133,7 @@ class Conductor:
         scenario, target = self._scenario, self._target
         async with self._phase("prepare", record):
             await target.start(scenario.cluster, scenario.needs())
-            self.sheet.nodes = [asdict(facts) for facts in target.nodes]
+            self.sheet.nodes = [asdict(facts) | {"log": _within(self._directory, facts.log)} for facts in target.nodes]
             self._write()
             await target.wait_ready()
         names = [queue.name for queue in scenario.queues]
@@ -133,6 +144,7 @@ class Conductor:
             crew = Crew(fleet, lambda want: record.note(Kind.CONSUMING, number=int(want)))
             faults = Faults(target, record, self._clock, self._chance, len(names), lambda: _at_risk(crew, watch))
             steps = Steps(scenario, target, watch, crew, faults, record, self._clock, self._chance, self._say)
+            self._crew, self._watch = crew, watch
             try:
                 await self._warm(record, crew, steps, watch)
                 async with self._phase("steps", record):
@@ -145,6 +157,13 @@ class Conductor:
                 await faults.close()
                 self._longest_hold_us = faults.longest_hold_us
                 self.sheet.at_risk = self._risked(crew, faults, watch)
+
+    def progress(self) -> Mapping[str, int]:
+        """How far it is, as clients and nodes said last; empty before there are any."""
+        if self._crew is None or self._watch is None:
+            return {}
+        quantities = {str(name): number for name, number in self._crew.quantities().items()}
+        return {**quantities, "failovers": self._watch.failovers()}
 
     def _missed(self, what: str) -> None:
         self._say(what)
@@ -206,6 +225,7 @@ class Conductor:
             await crew.command(Command.START, Role.CONSUMER)
             await crew.command(Command.START, Role.PUBLISHER)
             await asyncio.sleep(self._scenario.load.calm_s)
+        self._before_drain()
         async with self._phase("drain", record):
             await crew.command(Command.DRAIN, Role.PUBLISHER)
             self.sheet.notes += await await_answers(crew, watch)
@@ -241,6 +261,16 @@ def _at_risk(crew: Crew, watch: Watch) -> Mapping[str, int]:
         "held": quantities[Quantity.HELD],
         "outstanding": quantities[Quantity.OUTSTANDING],
     }
+
+
+def _us(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1e6)
+
+
+def _within(directory: Path, log: str) -> str:
+    """A log of the run's own is found again wherever its directory is moved."""
+    path, own = Path(log), directory.absolute()
+    return str(path.relative_to(own)) if log and path.is_relative_to(own) else log
 
 
 def _mirrors_wanted(policy: Mapping[str, Any], nodes: int) -> int:

@@ -83,6 +83,11 @@ class Sheet:
     wanted_at_risk: dict[str, int] = field(default_factory=dict)
     at_risk: dict[str, int] = field(default_factory=dict)
     loss_permitted: str = ""
+    #: No time without service may be longer, see `chaos.judge.windows`; None: it is only measured.
+    publish_gap_us_max: int | None = None
+    consume_gap_us_max: int | None = None
+    #: The command that does it again, from the same seed.
+    replay: str = ""
     slack_us: int | None = None
     #: By the name of the phase.
     took_s: dict[str, float] = field(default_factory=dict)

@@ -49,6 +49,8 @@ class Name(StrEnum):
 ABSENCES = frozenset({Name.LOST, Name.VANISHED, Name.PHANTOM, Name.REPLICA_LOST, Name.DOUBLE_OWNER, Name.SPONTANEOUS})
 #: Concluded from what was left at the end: only of queues of which that is known.
 OF_THE_END = frozenset({Name.LOST, Name.VANISHED, Name.REPLICA_LOST})
+#: What a policy may permit.
+LOSSES = frozenset({Name.LOST, Name.VANISHED})
 #: Counted, and nothing wrong.
 LEGAL = frozenset(
     {

@@ -18,10 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from chaos.judge.findings import VIOLATIONS, Name
-
-#: What a policy may permit.
-LOSSES = frozenset({Name.LOST, Name.VANISHED})
+from chaos.judge.findings import LOSSES, VIOLATIONS, Name
 
 
 class Verdict(StrEnum):

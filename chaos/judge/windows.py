@@ -53,6 +53,14 @@ class Bucket:
     #: Rows.
     confirms: int = 0
     deliveries: int = 0
+    #: Deliveries of what had been delivered before.
+    repeats: int = 0
+    #: Messages that were confirmed here, and are LOST or VANISHED.
+    lost: int = 0
+
+    @property
+    def begin_us(self) -> int:
+        return self.number * BUCKET_US
 
 
 @dataclass(frozen=True, slots=True)

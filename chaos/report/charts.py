@@ -14,7 +14,7 @@ from chaos.report.model import Depth, Lane, Mark, Moment, Report
 
 WIDTH = 1000.0
 #: Room for the numbers of an axis.
-LEFT, RIGHT = 86.0, 12.0
+LEFT, RIGHT = 86.0, 24.0
 CURVE_HEIGHT = 150.0
 ROW_HEIGHT, LANE_GAP = 16.0, 8.0
 _TOP, _BOTTOM = 10.0, 20.0
@@ -79,7 +79,8 @@ class Charts:
     def __init__(self, report: Report) -> None:
         moments = [moment.at_us for moment in report.moments]
         marked = [at for mark in report.marks for at in (mark.begin_us, mark.end_us)]
-        begin = min([*moments, *marked], default=0)
+        # How long a cluster takes to begin is told elsewhere.
+        begin = min(moments or marked, default=0)
         end = max([*moments, *marked], default=0)
         self._report = report
         self._begin_us = begin
@@ -148,7 +149,9 @@ class Charts:
         """What was done, and what became of it."""
         top, drawn = _TOP, []
         for lane in Lane:
-            marks: list[Mark] = [mark for mark in self._report.marks if mark.lane is lane]
+            marks: list[Mark] = [
+                mark for mark in self._report.marks if mark.lane is lane and mark.end_us >= self._begin_us
+            ]
             if not marks:
                 continue
             found = list(bars(((mark.begin_us, mark.end_us, mark.text) for mark in marks), self._across))

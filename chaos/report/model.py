@@ -39,6 +39,7 @@ class Depth:
 class Lane(StrEnum):
     """What is drawn beside each other below the curves."""
 
+    PHASES = "phases"
     FAULTS = "faults"
     PROMOTIONS = "promotions"
     NO_PUBLISH = "no confirm"

@@ -62,7 +62,8 @@ def _delivered(event: Event) -> str:
     return ", ".join([f"gets it (tag {event.tag})", *told])
 
 
-def _fault(event: Event) -> str:
+def fault_in_words(event: Event) -> str:
+    """Of a `FAULT_BEGIN`."""
     told = json.loads(event.detail) if event.detail else {}
     where = ", ".join(f"n{node}" for node in told.get("nodes", ()))
     lines = ", ".join(f"{_end(source)} to {_end(other)}" for source, other in told.get("lines", ()))
@@ -110,12 +111,18 @@ WORDS: Mapping[Kind, Callable[[Event], str]] = {
     Kind.SYNC_END: lambda _: "has everything",
     Kind.SYNC_CANCELLED: lambda _: "is filled no further",
     Kind.EMPTIED: lambda event: f"empties the queue: {event.detail}",
-    Kind.FAULT_BEGIN: _fault,
+    Kind.FAULT_BEGIN: fault_in_words,
     Kind.FAULT_END: lambda event: f"fault {event.fault} ends",
 }
 
 
-def story(message: int, events: Iterable[Event], findings: Collection[Finding], sheet: Sheet) -> Story:
+def story(
+    message: int,
+    events: Iterable[Event],
+    findings: Collection[Finding],
+    sheet: Sheet,
+    logs: Sequence[tuple[str, str]] = (),
+) -> Story:
     """Of a message in all its attempts. ``events``: at least what is about it and its queue; others are left out."""
     events = list(events)
     parts = unpack(message)
@@ -136,7 +143,7 @@ def story(message: int, events: Iterable[Event], findings: Collection[Finding], 
     queue = sheet.queues[parts.queue - 1].name if parts.queue <= len(sheet.queues) else str(parts.queue)
     title = f"message {parts.sequence} of publisher {parts.publisher}, queue {queue}"
     names: list[Name] = sorted({finding.name for finding in findings})
-    return Story(message, title, names, _bounded(deeds))
+    return Story(message, title, names, _bounded(deeds), logs)
 
 
 def _bounded(deeds: Sequence[Deed]) -> Sequence[Deed]:

@@ -1,4 +1,7 @@
-"""``python -m chaos.spark_judge RUN [--facts FILE]``: what a record shows, and the evidence beside it."""
+"""``python -m chaos.spark_judge RUN [--facts FILE]``: what a record shows, and the evidence beside it.
+
+With ``--serve`` instead of a run it judges those that it is asked for (`chaos.spark_judge.serving`).
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,19 @@ from enum import IntEnum
 from pathlib import Path
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Column, Table
 
 from chaos.java import JavaMissingError
 from chaos.judge.facts_file import FACTS_FILE
 from chaos.judge.findings import VIOLATIONS, Name
+from chaos.judge.judgement import Judgement
 from chaos.record.message_key import unpack
 from chaos.record.schema import EVENTS_DIRECTORY
-from chaos.spark_judge.judge import Judgement, judged
-from chaos.spark_judge.record import read_events, read_facts
+from chaos.spark_judge.evidence import FINDINGS_DIRECTORY, judge_run
+from chaos.spark_judge.serving import serve
 from chaos.spark_judge.session import open_session
 
-FINDINGS_DIRECTORY = "findings"
 #: A record that is judged before Java has warmed up.
 _SMALL_BYTES = 8 << 20
 _EXAMPLES_SHOWN = 3
@@ -40,11 +42,18 @@ class ExitCode(IntEnum):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judge. Returns the exit status: see `exit_code`."""
-    options = _parser().parse_args(arguments)
-    run = _uri(options.run)
-    facts_uri = _uri(options.facts) if options.facts else f"{run}/{FACTS_FILE}"
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if (options.run is None) != options.serve:
+        parser.error("either RUN or --serve")
     try:
-        with open_session(options.master, is_small=_is_small(options.run), memory_mb=options.memory) as spark:
+        if options.serve:
+            serve(options.master, memory_mb=options.memory, is_small=options.small)
+            return ExitCode.PASS
+        run = _uri(options.run)
+        facts_uri = _uri(options.facts) if options.facts else f"{run}/{FACTS_FILE}"
+        is_small = options.small or _is_small(options.run)
+        with open_session(options.master, is_small=is_small, memory_mb=options.memory) as spark:
             judgement = judge_run(spark, run, facts_uri)
     except JavaMissingError as error:
         sys.stderr.write(f"{error}\n")
@@ -57,14 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code(judgement)
 
 
-def judge_run(spark: SparkSession, run_uri: str, facts_uri: str) -> Judgement:
-    """Judge a run, and write all findings beside its record."""
-    with judged(read_events(spark, run_uri), read_facts(spark, facts_uri)) as found:
-        written = f"{run_uri}/{FINDINGS_DIRECTORY}"
-        found.findings.write.mode("overwrite").parquet(written)
-        return found.judgement(spark.read.schema(found.findings.schema).parquet(written))
-
-
 def exit_code(judgement: Judgement) -> ExitCode:
     """What is wrong is wrong, whatever is missing; without anything wrong, nothing may be missing."""
     if judgement.violations:
@@ -74,10 +75,12 @@ def exit_code(judgement: Judgement) -> ExitCode:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m chaos.spark_judge", description="Judge the record of a run.")
-    parser.add_argument("run", metavar="RUN", help="directory of the run, or its URI (s3a://, hdfs://, ...)")
+    parser.add_argument("run", nargs="?", metavar="RUN", help="directory of the run, or its URI (s3a://, hdfs://, ...)")
     parser.add_argument("--facts", metavar="FILE", help=f"what must be known of the run (RUN/{FACTS_FILE})")
     parser.add_argument("--master", metavar="URL", help="of a Spark cluster (this machine)")
     parser.add_argument("--memory", type=int, metavar="MB", help="of the Java machine (half of what is free)")
+    parser.add_argument("--small", action="store_true", help="compile fast rather than well (seen from the files)")
+    parser.add_argument("--serve", action="store_true", help="judge what standard input asks for, line by line")
     return parser
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -12,46 +12,18 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from chaos.judge.findings import ABSENCES, OF_THE_END, VIOLATIONS, Finding, Name, Place, RunFacts
+from chaos.judge.findings import ABSENCES, LOSSES, OF_THE_END, Finding, Name, Place, RunFacts
+from chaos.judge.judgement import EXAMPLES_MAX, Judgement, messages_told
 from chaos.spark_judge import classes, order, rows
 from chaos.spark_judge.expressions import publisher_of, queue_of
+from chaos.spark_judge.figures import figures, rows_told
 from chaos.spark_judge.record import Extent, Notices, listing_table, queue_table, read_extent, read_notices
 from chaos.spark_judge.rollup import plain_messages, rollup
 from chaos.spark_judge.session import fit
 from chaos.spark_judge.uncommon import is_unjudged, uncommon_keys, uncommon_messages
 
-#: Findings of each name (and place) that a judgement shows; all of them are in the evidence.
-EXAMPLES_MAX = 10
 #: Keys of uncommon messages that are sent to whoever reads rows: some 100 MB. More of them are met in a shuffle.
 SENT_KEYS_MAX = 4_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What a record shows, in few words."""
-
-    rows: int
-    messages: int
-    #: Of these nothing was concluded: they were delivered too often.
-    unjudged_messages: int
-    counts: Mapping[Name, int]
-    #: Of what is LOST.
-    places: Mapping[Place, int]
-    #: The first of each name.
-    examples: Mapping[Name, list[Finding]]
-    #: Neighbours in a channel whose order was judged: without any, nothing is known of order.
-    pairs_compared: int
-    #: Processes of which something is missing: nothing was concluded from absences then.
-    incomplete: frozenset[int]
-
-    @property
-    def violations(self) -> dict[Name, int]:
-        return {name: count for name, count in self.counts.items() if name in VIOLATIONS}
-
-    @property
-    def not_concluded(self) -> frozenset[Name]:
-        """What may be there, and cannot be seen in what was recorded."""
-        return ABSENCES if self.incomplete else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +37,16 @@ class Judged:
     findings: DataFrame
     #: One row for each message that is judged: `rollup.MESSAGE`.
     messages: DataFrame
+    #: One row for each message, and all rows.
+    rolled: DataFrame
+    events: DataFrame
 
     def judgement(self, findings: DataFrame | None = None) -> Judgement:
         """In few words. ``findings``: where they have been written to, to compute them once."""
         row = F.struct("message", "process", "event")
+        findings = self.findings if findings is None else findings
         found = (
-            (self.findings if findings is None else findings)
-            .groupBy("name", "place")
+            findings.groupBy("name", "place")
             .agg(F.count("*").alias("count"), F.min_by(row, row, EXAMPLES_MAX).alias("examples"))
             .collect()
         )
@@ -81,6 +56,7 @@ class Judged:
             name = Name(group["name"])
             counts[name] += group["count"]
             examples[name] = sorted([*examples.get(name, ()), *(Finding(name, *each) for each in group["examples"])])
+        has_lost = any(counts[name] for name in LOSSES)
         return Judgement(
             rows=self.extent.rows,
             messages=self.messages_count,
@@ -90,6 +66,8 @@ class Judged:
             examples=dict(sorted(examples.items())),
             pairs_compared=order.pairs_compared(self.messages),
             incomplete=self.extent.incomplete,
+            figures=figures(self.events, self.rolled, findings if has_lost else None),
+            told=rows_told(self.events, messages_told(examples)),
         )
 
 
@@ -130,7 +108,8 @@ def judged(events: DataFrame, facts: RunFacts) -> Iterator[Judged]:
             found.append(order.overtaken(late, messages, queues, facts.slack_us))
             found.append(order.requeue_overtaken(uncommon, messages, facts.slack_us))
         findings = reduce(DataFrame.unionByName, found).where(_is_concluded(facts, extent.incomplete))
-        yield Judged(extent, sizes["messages"], sizes["unjudged"], classes.with_places(findings, messages), messages)
+        with_places = classes.with_places(findings, messages)
+        yield Judged(extent, sizes["messages"], sizes["unjudged"], with_places, messages, rolled, events)
 
 
 def _of_what_is_there(

@@ -50,8 +50,10 @@ def rollup(events: DataFrame) -> DataFrame:
     """The only shuffle of all rows: what the rows of one file say of a message is put together before."""
     kind = F.col("kind")
     is_publish, is_of_consumer = is_kind(kind, Kind.PUBLISH), is_kind(kind, *_OF_CONSUMERS)
+    is_delivery = is_kind(kind, Kind.DELIVER)
     # Either of the two: a message that has both is not plain.
-    is_found = is_kind(kind, Kind.DELIVER, Kind.LEFT)
+    is_found = is_delivery | is_kind(kind, Kind.LEFT)
+    is_conclusion = is_kind(kind, Kind.CONFIRM, Kind.GIVEN_UP)
 
     def least(condition: Column, column: str) -> Column:
         return F.min(F.when(condition, F.col(column)))
@@ -68,13 +70,16 @@ def rollup(events: DataFrame) -> DataFrame:
             least(is_publish, "t_lo_us").alias("publish_t_lo_us"),
             least(is_found, "process").alias("found_process"),
             least(is_found, "event").alias("found_event"),
-            least(is_found, "t_lo_us").alias("found_t_lo_us"),
-            least(is_found, "t_hi_us").alias("found_t_hi_us"),
-            F.bit_or(F.when(is_kind(kind, Kind.DELIVER), F.col("flags"))).alias("flags"),
+            least(is_delivery, "t_lo_us").alias("fetched_t_lo_us"),
+            least(is_delivery, "t_hi_us").alias("fetched_t_hi_us"),
+            F.bit_or(F.when(is_delivery, F.col("flags"))).alias("flags"),
             least(is_of_consumer, "channel").alias("channel"),
             F.max(F.when(is_of_consumer, F.col("channel"))).alias("channel_max"),
             least(is_of_consumer, "tag").alias("tag"),
             F.max(F.when(is_of_consumer, F.col("tag"))).alias("tag_max"),
+            # For `chaos.spark_judge.figures`.
+            F.min(F.when(is_publish, F.col("t_lo_us") - F.col("number"))).alias("intended_us"),
+            least(is_conclusion, "t_lo_us").alias("concluded_us"),
         )
         .withColumn("is_plain", _is_plain())
     )
@@ -115,8 +120,8 @@ def plain_messages(rolled: DataFrame) -> DataFrame:
         "delivery_process": found(is_unflagged, "found_process"),
         "delivery_event": found(is_unflagged, "found_event"),
         "delivery_channel": found(is_unflagged, "channel"),
-        "delivery_t_lo_us": found(is_unflagged, "found_t_lo_us"),
-        "delivery_t_hi_us": found(is_unflagged, "found_t_hi_us"),
+        "delivery_t_lo_us": found(is_unflagged, "fetched_t_lo_us"),
+        "delivery_t_hi_us": found(is_unflagged, "fetched_t_hi_us"),
         "left_process": found(is_left, "found_process"),
         "left_event": found(is_left, "found_event"),
         "is_settled": is_ended | is_automatic,

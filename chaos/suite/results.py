@@ -11,7 +11,9 @@ from pathlib import Path
 
 from chaos.judge.verdict import Verdict
 
+#: Of all runs of a suite, and in the directory of one run.
 FILE_NAME = "results.jsonl"
+RESULT_FILE_NAME = "result.json"
 #: Of the interval that a bound belongs to.
 CONFIDENCE = 0.95
 
@@ -57,6 +59,14 @@ def append(directory: Path, result: Result) -> None:
         file.write(result.to_json() + "\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_result(directory: Path, result: Result) -> None:
+    """Into the directory of its run, whole or not at all."""
+    path = directory / RESULT_FILE_NAME
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(result.to_json() + "\n", encoding="utf-8")
+    unfinished.replace(path)
 
 
 def read(directory: Path) -> list[Result]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -11,35 +11,52 @@ from typing import Protocol
 from chaos.conduct.conductor import Conductor
 from chaos.conduct.sheet import Sheet
 from chaos.harm.journal import Journal
-from chaos.judge.findings import Name
-from chaos.judge.verdict import LOSSES, Evidence, judge
+from chaos.judge.findings import LOSSES
+from chaos.judge.judgement import Judgement
+from chaos.judge.verdict import Evidence, judge
+from chaos.judge.windows import Service, Window
 from chaos.plan.model import Scenario
-from chaos.suite.results import Result
+from chaos.report import page
+from chaos.report.assembling import assemble, windows_of
+from chaos.report.drawing import duration
+from chaos.suite.results import Result, write_result
 from chaos.targets.target import Target
 
 #: Below the directory of a run: what the cluster keeps.
 CLUSTER_DIRECTORY = "cluster"
+#: Beside the page: what is in the directory of a run, if it is there.
+FILES = {
+    "record": "events/",
+    "findings": "findings/",
+    "the run": "run.json",
+    "judgement": "judgement.json",
+    "clients": "clients/",
+    "cluster": f"{CLUSTER_DIRECTORY}/",
+}
 
 
-class Judgement(Protocol):
-    """What a judge found in a record."""
+class Judge(Protocol):
+    """Judges the record in a directory."""
 
-    @property
-    def counts(self) -> Mapping[Name, int]: ...
-
-    @property
-    def incomplete(self) -> Collection[int]:
-        """Processes of which something is missing."""
+    def prepare(self) -> None:
+        """There will be something to judge soon."""
         ...
 
-    @property
-    def pairs_compared(self) -> int: ...
+    def __call__(self, directory: Path, sheet: Sheet) -> Judgement: ...
 
 
-#: Judges the record in a directory.
-Judge = Callable[[Path, Sheet], Judgement]
 #: Makes a target in a directory.
 TargetMaker = Callable[[Path, Journal], Target]
+
+
+class Watcher(Protocol):
+    """Who watches a run hears of it while it goes on."""
+
+    def say(self, text: str) -> None: ...
+
+    def follow(self, conductor: Conductor | None) -> None:
+        """It begins; None: it is over."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +65,52 @@ class Setting:
 
     make_target: TargetMaker
     judge: Judge
-    #: Tells whoever watches.
-    say: Callable[[str], None]
+    watcher: Watcher
+    #: The command by which a scenario is run again, from a seed.
+    replay: Callable[[int], str]
 
 
 async def run_scenario(scenario: Scenario, directory: Path, seed: int, setting: Setting) -> Result:
     """Run and judge it. ``directory``, which is there and empty, becomes the run's."""
     began_s = time.monotonic()
+    watcher = setting.watcher
     with Journal(directory) as journal:
         target = setting.make_target(directory / CLUSTER_DIRECTORY, journal)
-        common = (scenario.id, scenario.title, target.kind, seed)
         if reason := scenario.lacks(target.capabilities, target.nodes_max, target.missing):
-            return Result(*common, None, (reason,))
+            return Result(scenario.id, scenario.title, target.kind, seed, None, (reason,))
+        replay = setting.replay(seed)
+        conductor = Conductor(scenario, target, directory, seed, watcher.say, setting.judge.prepare, replay)
         try:
-            sheet = await Conductor(scenario, target, directory, seed, setting.say).run()
+            watcher.follow(conductor)
+            sheet = await conductor.run()
         finally:
+            watcher.follow(None)
             await target.close()
-    setting.say("judge")
-    judgement = setting.judge(directory, sheet)
+    watcher.say("judge")
+    return conclude(directory, sheet, setting.judge(directory, sheet), time.monotonic() - began_s)
+
+
+def conclude(directory: Path, sheet: Sheet, judgement: Judgement, took_s: float) -> Result:
+    """What came of a run that is judged: its result, and its page beside the record."""
     evidence = evidence_of(sheet, judgement)
     judged = judge(evidence)
+    files = {name: address for name, address in FILES.items() if (directory / address).exists()}
+    page.write(assemble(sheet, judgement, judged, files, directory), directory)
     counts = {str(name): count for name, count in judgement.counts.items() if count}
-    took_s = round(time.monotonic() - began_s, 3)
-    at_risk = dict(evidence.at_risk or {})
-    return Result(*common, judged.verdict, judged.reasons, str(directory), took_s, counts, at_risk)
+    result = Result(
+        sheet.scenario,
+        sheet.title,
+        sheet.target,
+        sheet.seed,
+        judged.verdict,
+        judged.reasons,
+        str(directory),
+        round(took_s, 3),
+        counts,
+        dict(evidence.at_risk or {}),
+    )
+    write_result(directory, result)
+    return result
 
 
 def evidence_of(sheet: Sheet, judgement: Judgement) -> Evidence:
@@ -90,7 +129,21 @@ def evidence_of(sheet: Sheet, judgement: Judgement) -> Evidence:
             "lost": sum(judgement.counts.get(name, 0) for name in LOSSES),
         },
         loss_permitted=sheet.loss_permitted,
+        gaps=_gaps(sheet, windows_of(judgement.figures)),
     )
+
+
+def _gaps(sheet: Sheet, windows: Sequence[Window]) -> list[str]:
+    limits = {Service.PUBLISH: sheet.publish_gap_us_max, Service.CONSUME: sheet.consume_gap_us_max}
+    missing = {Service.PUBLISH: "no confirm", Service.CONSUME: "no delivery"}
+    told = []
+    for window in windows:
+        limit_us = limits[window.service]
+        if limit_us is not None and window.length_us > limit_us:
+            name = sheet.queues[window.queue - 1].name
+            length, most = duration(window.length_us), duration(limit_us)
+            told.append(f"{name}: {missing[window.service]} for {length}, and {most} at most are permitted")
+    return told
 
 
 def _names(sheet: Sheet, are_good: Sequence[bool]) -> list[str]:

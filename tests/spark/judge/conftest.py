@@ -10,9 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from chaos.judge.findings import Finding, Name, RunFacts
+from chaos.judge.judgement import Judgement
 from chaos.record.process_record import event_table, write_table
 from chaos.record.schema import EVENTS_DIRECTORY, Event
-from chaos.spark_judge.judge import Judgement, judged
+from chaos.spark_judge.judge import judged
 from chaos.spark_judge.record import read_events
 from chaos.spark_judge.session import open_session
 

@@ -13,11 +13,13 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from chaos.judge.facts_file import FACTS_FILE, facts_document
+from chaos.judge.figures import figures_of
 from chaos.judge.findings import Name, QueueFacts, RunFacts
+from chaos.judge.judgement import Judgement
 from chaos.record.process_record import event_table, write_table
 from chaos.record.schema import EVENTS_DIRECTORY
-from chaos.spark_judge.__main__ import FINDINGS_DIRECTORY, ExitCode, exit_code, judge_run, show
-from chaos.spark_judge.judge import Judgement
+from chaos.spark_judge.__main__ import ExitCode, exit_code, show
+from chaos.spark_judge.evidence import FINDINGS_DIRECTORY, judge_run
 from tests.support.told import CONSUMING, PUBLISHER, PUBLISHING, Told, key
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_800)]
@@ -53,7 +55,7 @@ def test_findings_are_beside_the_record(spark: SparkSession, run: Path) -> None:
 
 
 def test_a_violation_is_one_whatever_is_missing() -> None:
-    nothing = Judgement(0, 0, 0, {}, {}, {}, 0, frozenset())
+    nothing = Judgement(0, 0, 0, {}, {}, {}, 0, frozenset(), figures_of([], ()))
     assert exit_code(nothing) is ExitCode.PASS
     assert exit_code(replace(nothing, counts={Name.CAUSED: 1})) is ExitCode.PASS
     assert exit_code(replace(nothing, incomplete=frozenset({1}))) is ExitCode.UNKNOWN

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import pytest
 
 from chaos.judge.findings import Finding, Name, Place, QueueFacts
+from chaos.judge.judgement import EXAMPLES_MAX
 from chaos.record.kinds import Flag, Kind, Stray
 from chaos.record.message_key import unpack
-from chaos.spark_judge.judge import EXAMPLES_MAX
 from chaos.spark_judge.uncommon import DELIVERIES_MAX
 from tests.spark.judge.conftest import Judge, JudgedBySpark
 from tests.support.records_side_by_side import PUBLISHERS, SideBySide, SmallRecord

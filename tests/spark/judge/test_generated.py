@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from chaos.generator import History
-from chaos.judge.findings import VIOLATIONS, Name
+from chaos.judge.figures import figures_of
+from chaos.judge.findings import LOSSES, VIOLATIONS, Name
 from chaos.judge.reference import Reference
 from chaos.spark_judge import session
 from tests.spark.judge.conftest import Judge
@@ -37,6 +38,7 @@ def test_spark_finds_what_the_reference_finds(judge: Judge, name: str, monkeypat
     assert found.findings == expected
     assert found.judgement.pairs_compared == reference.pairs_compared
     assert found.judgement.incomplete == reference.incomplete
+    assert found.judgement.figures == figures_of(events, {each.message for each in expected if each.name in LOSSES})
     assert found.places == reference.places(each for each in expected if each.name is Name.LOST)
     # Otherwise this proves nothing.
     assert {each.name for each in expected} >= (VIOLATIONS if shape.tap else {Name.LOST, Name.MISORDERED})

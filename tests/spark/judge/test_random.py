@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.judge.findings import Finding, Name
+from chaos.judge.figures import figures_of
+from chaos.judge.findings import LOSSES, Finding, Name
 from chaos.judge.reference import Reference
 from tests.spark.judge.conftest import Judge
 from tests.support.random_records import random_record
@@ -54,6 +55,7 @@ def test_spark_finds_what_the_reference_finds(judge: Judge, slack_us: int, is_co
     assert found.findings == expected
     assert found.judgement.pairs_compared == reference.pairs_compared
     assert found.judgement.incomplete == reference.incomplete
+    assert found.judgement.figures == figures_of(events, {each.message for each in expected if each.name in LOSSES})
     assert found.places == reference.places(each for each in expected if each.name is Name.LOST)
     if is_complete:
         assert {each.name for each in expected} == set(Name), "all corners were met"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from chaos.judge.ledger import Failover, FaultTime, Row, ledger
-from chaos.judge.windows import AFTERMATH_US, Service, Window
+from chaos.judge.windows import AFTERMATH_US, BUCKET_US, Bucket, Service, Window
 
 S = 1_000_000
 FAULT = FaultTime(1, 100 * S, 110 * S, {"stored": 2000})
@@ -22,7 +22,14 @@ def rows(
     repeats: Sequence[int] = (),
     synchronised: Sequence[int] = (),
 ) -> list[Row]:
-    return ledger(failovers, faults, windows, {1: lost}, {1: repeats}, {1: synchronised})
+    return ledger(failovers, faults, windows, {1: buckets(lost, repeats)}, {1: synchronised})
+
+
+def buckets(lost: Sequence[int], repeats: Sequence[int] = ()) -> list[Bucket]:
+    """One in which each of these was."""
+    numbers = sorted({at_us // BUCKET_US for at_us in [*lost, *repeats]})
+    counts = [[at_us // BUCKET_US for at_us in moments] for moments in (lost, repeats)]
+    return [Bucket(each, lost=counts[0].count(each), repeats=counts[1].count(each)) for each in numbers]
 
 
 def test_times_count_from_the_beginning_of_the_fault() -> None:
@@ -76,11 +83,11 @@ def test_what_is_lost_is_put_down_to_the_first_failover_behind_its_confirm_and_r
     None
 ):
     second = Failover(1, 3, 2, 200 * S, 201 * S)
-    lost = [50 * S, 102 * S, 102 * S + 1, 150 * S, 300 * S]
+    lost = [50 * S, 102 * S, 102 * S + BUCKET_US, 150 * S, 300 * S]
     repeats = [10 * S, 102 * S, 103 * S, 201 * S, 202 * S, 400 * S]
     first, last = rows([second, FAILOVER], lost=lost, repeats=repeats)
     assert (first.failover, first.lost, first.repeats) == (FAILOVER, 2, 2)
-    assert (last.failover, last.lost, last.repeats) == (second, 2, 2)
+    assert (last.failover, last.lost, last.repeats) == (second, 2, 3)
 
 
 def test_a_mirror_that_caught_up_behind_the_next_failover_is_of_that_one() -> None:
@@ -92,6 +99,6 @@ def test_a_mirror_that_caught_up_behind_the_next_failover_is_of_that_one() -> No
 
 def test_queues_have_rows_of_their_own() -> None:
     other = Failover(2, 5, 1, 101 * S, 102 * S)
-    first, second = ledger([other, FAILOVER], [FAULT], [], {2: [50 * S]}, {}, {})
+    first, second = ledger([other, FAILOVER], [FAULT], [], {2: buckets([50 * S])}, {})
     assert (first.failover, first.lost) == (FAILOVER, 0)
     assert (second.failover, second.lost) == (other, 1)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.judge.findings import LEGAL, VIOLATIONS, Name
-from chaos.judge.verdict import LOSSES, Evidence, ExitCode, Judged, Verdict, judge
+from chaos.judge.findings import LEGAL, LOSSES, VIOLATIONS, Name
+from chaos.judge.verdict import Evidence, ExitCode, Judged, Verdict, judge
 
 GOOD = Evidence(dict.fromkeys(Name, 0), wanted_at_risk={"failovers": 2}, at_risk={"failovers": 2, "held": 0})
 

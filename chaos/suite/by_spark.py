@@ -1,0 +1,101 @@
+"""Judging records of any size with Spark, in a process that is begun while the run still drains."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from chaos.conduct.sheet import Sheet
+from chaos.judge import judgement_file
+from chaos.judge.facts_file import FACTS_FILE, facts_document
+from chaos.judge.judgement import Judgement
+
+#: Of what the judge prints, for whoever must find out why it ended.
+LOG_NAME = "judge.log"
+#: It ends by itself when its input does; this long it may take.
+END_S = 20.0
+
+
+class CannotJudge(Exception):
+    """Spark cannot do it; the text says why. The record is whole: the run can be judged again."""
+
+
+class SparkJudge:
+    """`chaos.suite.running.Judge`, for one run or many. Use it as a context: its process ends with it."""
+
+    def __init__(self, log_directory: Path, master_url: str | None = None, *, is_small: bool = True) -> None:
+        """``is_small``: what is judged first has less than some 100,000 messages."""
+        self._log_path = log_directory / LOG_NAME
+        self._options = ["--small"] if is_small else []
+        if master_url is not None:
+            self._options += ["--master", master_url]
+        self._process: subprocess.Popen[str] | None = None
+        self._is_ready = False
+
+    def prepare(self) -> None:
+        """Begin the process, if it is not there: Java takes some seconds."""
+        if self._process is not None:
+            return
+        command = [sys.executable, "-m", "chaos.spark_judge", "--serve", *self._options]
+        with self._log_path.open("ab") as log:
+            # A group of its own: what interrupts a run at the terminal ends it by closing its input.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, process_group=0
+            )
+
+    def __call__(self, directory: Path, sheet: Sheet) -> Judgement:
+        """Raises `CannotJudge`."""
+        self.prepare()
+        facts = directory / FACTS_FILE
+        facts.write_text(json.dumps(facts_document(sheet.facts())) + "\n", encoding="utf-8")
+        if not self._is_ready:
+            self._answer()
+            self._is_ready = True
+        self._ask({"run": directory.resolve().as_uri(), "facts": facts.resolve().as_uri()})
+        return judgement_file.read(directory)
+
+    def _ask(self, question: dict[str, str]) -> None:
+        assert self._process is not None, "it was prepared"
+        assert self._process.stdin is not None, "it is a pipe"
+        try:
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise self._ended() from None
+        self._answer()
+
+    def _answer(self) -> None:
+        assert self._process is not None, "it was prepared"
+        assert self._process.stdout is not None, "it is a pipe"
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._ended()
+        if problem := json.loads(line)["problem"]:
+            raise CannotJudge(problem)
+
+    def _ended(self) -> CannotJudge:
+        return CannotJudge(f"the judge's process has ended; {self._log_path} says why")
+
+    def close(self) -> None:
+        """Its input ends, and so does it."""
+        process, self._process, self._is_ready = self._process, None, False
+        if process is None:
+            return
+        process.stdin.close()  # type: ignore[union-attr]
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()  # type: ignore[union-attr]
+
+    def __enter__(self) -> SparkJudge:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

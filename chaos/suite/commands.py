@@ -1,0 +1,298 @@
+"""``warren chaos``: break clusters, and tell what it did to the messages."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from chaos.conduct.sheet import NoRun, read_sheet
+from chaos.harm.journal import DamagedJournal, JournalInUse, heal, outstanding
+from chaos.harm.undoers import UNDOERS
+from chaos.interrupts import EXIT_INTERRUPTED, sigterm_as_interrupt
+from chaos.java import JavaMissingError, find_java
+from chaos.judge.judgement_file import NoJudgement
+from chaos.judge.verdict import ExitCode
+from chaos.plan.model import Scenario
+from chaos.plan.reading import catalogue, read_scenario
+from chaos.plan.words import PlanError
+from chaos.suite.by_reference import PlainJudge
+from chaos.suite.by_spark import CannotJudge, SparkJudge
+from chaos.suite.junit import junit_xml
+from chaos.suite.results import Result, append, summarise
+from chaos.suite.running import Judge, Setting, TargetMaker, conclude, run_scenario
+from chaos.suite.watching import TerminalWatcher, show_result, show_summary
+from chaos.targets.external import ExternalTarget
+from chaos.targets.local import LocalTarget
+from chaos.targets.outside import OutsideError, read_outside
+from chaos.targets.rabbitmq import RabbitMqTarget
+
+TARGETS: dict[str, TargetMaker] = {"local": LocalTarget, "rabbitmq": RabbitMqTarget}
+DEFAULT_OUT = Path("chaos-runs")
+JUNIT_NAME = "junit.xml"
+#: Of the shell: a command that was not carried out, as its precondition is missing.
+EXIT_NO_JAVA, EXIT_SKIPPED = 69, 77
+_SEEDS = 1_000_000
+
+target_option = click.option(
+    "--target", default="local", show_default=True, metavar="|".join((*TARGETS, "FILE")),
+    help="What is broken: processes of this machine, or the cluster that a file tells of.",
+)  # fmt: skip
+out_option = click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT_OUT, show_default=True,
+    help="A directory for all runs; each has its own in it.",
+)  # fmt: skip
+judge_option = click.option(
+    "--judge", "judge_name", type=click.Choice(["spark", "plain"]), default="spark", show_default=True,
+    help="Who judges: Spark, or plain Python (some 100,000 messages at most).",
+)  # fmt: skip
+master_option = click.option("--master", "master_url", metavar="URL", help="Spark master; by default this machine.")
+seed_option = click.option("--seed", type=click.IntRange(min=0), help="Repeat the random choices of an earlier run.")
+
+
+@click.group("chaos")
+def chaos_group() -> None:
+    """Break a cluster under load and account for every message."""
+
+
+@contextmanager
+def errors_as_text() -> Iterator[None]:
+    """What is wrong for reasons outside the program ends as one message, not as a traceback."""
+    try:
+        yield
+    except JavaMissingError as error:
+        click.echo(str(error), err=True)
+        sys.exit(EXIT_NO_JAVA)
+    except (PlanError, OutsideError) as error:
+        raise click.UsageError(str(error)) from None
+    except (NoRun, NoJudgement, CannotJudge, JournalInUse, DamagedJournal) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def scenario_named(name: str) -> Scenario:
+    """Of the catalogue, or of a file. Raises `PlanError`."""
+    if name.endswith(".toml"):
+        return read_scenario(Path(name))
+    known = catalogue()
+    if name not in known:
+        raise PlanError(f"there is no scenario {name}; `warren chaos list` names all, and a file ends in .toml")
+    return known[name]
+
+
+def target_named(name: str) -> TargetMaker:
+    """Raises `OutsideError`."""
+    if name in TARGETS:
+        return TARGETS[name]
+    if not name.endswith(".toml"):
+        raise OutsideError(f"there is no target {name}: it is {', '.join(TARGETS)} or a file that ends in .toml")
+    cluster = read_outside(Path(name))
+    return lambda _, journal: ExternalTarget(cluster, journal)
+
+
+@chaos_group.command("list")
+@click.option("--names", is_flag=True, help="Ids only, one per line.")
+def list_command(names: bool) -> None:
+    """The scenarios there are."""
+    scenarios = catalogue().values()
+    if names:
+        for each in scenarios:
+            click.echo(each.id)
+        return
+    table = Table("id", "what is done", "to be shown", "tags", box=None, padding=(0, 2, 0, 0))
+    for each in scenarios:
+        table.add_row(each.id, each.title, each.holds, " ".join(each.tags))
+    Console().print(table)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a command runs."""
+
+    scenarios: Sequence[str]
+    target: str
+    out: Path
+    seed: int
+    repeat: int
+    judge_name: str
+    master_url: str | None
+
+    def replay(self, scenario: str, seed: int) -> str:
+        """The command for one run of it."""
+        words = ["warren chaos run", scenario, f"--seed {seed}"]
+        if self.target != "local":
+            words.append(f"--target {self.target}")
+        return " ".join(words)
+
+
+@chaos_group.command("run")
+@click.argument("scenarios", metavar="ID|FILE...", nargs=-1, required=True)
+@target_option
+@out_option
+@seed_option
+@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each, seed by seed.")
+@judge_option
+@master_option
+def run_command(
+    *,
+    scenarios: tuple[str, ...],
+    target: str,
+    out: Path,
+    seed: int | None,
+    repeat: int,
+    judge_name: str,
+    master_url: str | None,
+) -> None:
+    """Run scenarios and judge them.
+
+    The exit code of one run is its verdict: 0 PASS, 10 EXPECTED LOSS (the policy permits it), 1 FAIL, 3 UNKNOWN (the
+    record does not tell), 5 VACUOUS (nothing was tested), 77 skipped; of several, 0 if each passed, lost only what it
+    may, or was skipped, else that of the worst. 2 wrong arguments, 69 no Java, 130 interrupted.
+    """
+    seed = secrets.randbelow(_SEEDS) if seed is None else seed
+    order = Order(scenarios, target, out, seed, repeat, judge_name, master_url)
+    with errors_as_text():
+        sys.exit(carry_out(order, Console()))
+
+
+@chaos_group.command("suite")
+@click.argument("tag")
+@target_option
+@out_option
+@seed_option
+@judge_option
+@master_option
+def suite_command(
+    *, tag: str, target: str, out: Path, seed: int | None, judge_name: str, master_url: str | None
+) -> None:
+    """Run every scenario with TAG: smoke (a few minutes), or full for all of them.
+
+    What the target cannot do is skipped, with the reason, and proves nothing. Exit codes as of `run` with several.
+    """
+    known = catalogue()
+    names = [name for name, scenario in known.items() if tag in ("full", *scenario.tags)]
+    if not names:
+        tags = sorted({each for scenario in known.values() for each in scenario.tags})
+        raise click.UsageError(f"no scenario has the tag {tag}; there are full, {', '.join(tags)}")
+    order = Order(names, target, out, secrets.randbelow(_SEEDS) if seed is None else seed, 1, judge_name, master_url)
+    with errors_as_text():
+        sys.exit(carry_out(order, Console()))
+
+
+@chaos_group.command("analyse")
+@click.argument("run_dir", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@judge_option
+@master_option
+def analyse_command(run_dir: Path, judge_name: str, master_url: str | None) -> None:
+    """Judge the record in RUN_DIR again, and write its page anew."""
+    console = Console()
+    with errors_as_text():
+        sheet = read_sheet(run_dir)
+        with judge_named(judge_name, run_dir, master_url) as judge, interruptible(console, [run_dir]):
+            result = conclude(run_dir, sheet, judge(run_dir, sheet), 0.0)
+    show_result(console, result)
+    show_page(console, result)
+    sys.exit(exit_code([result]))
+
+
+@chaos_group.command("heal")
+@click.argument("run_dir", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def heal_command(run_dir: Path) -> None:
+    """Undo what a run in RUN_DIR did to this machine or to a cluster, and could not undo, as it was killed itself."""
+    with errors_as_text():
+        healed = heal(run_dir, UNDOERS)
+    for each in healed:
+        click.echo(
+            f"{'undone' if not each.problem else 'LEFT'}: {each.entry.what}{': ' * bool(each.problem)}{each.problem}"
+        )
+    if not healed:
+        click.echo("nothing is left to undo")
+    sys.exit(int(any(each.problem for each in healed)))
+
+
+# --- carrying out
+
+
+def carry_out(order: Order, console: Console) -> int:
+    """Run all of it, one after the other. Returns the exit code."""
+    scenarios = [(name, scenario_named(name)) for name in order.scenarios]
+    make_target = target_named(order.target)
+    runs = [
+        (name, scenario, seed, order.out / f"{scenario.id}-{seed}")
+        for seed in range(order.seed, order.seed + order.repeat)
+        for name, scenario in scenarios
+    ]
+    for *_, directory in runs:
+        if directory.exists():
+            raise click.UsageError(f"{directory} already holds a run; name another --out or --seed")
+    order.out.mkdir(parents=True, exist_ok=True)
+    watcher = TerminalWatcher(console)
+    results: list[Result] = []
+    with (
+        interruptible(console, [directory for *_, directory in runs]),
+        judge_named(order.judge_name, order.out, order.master_url) as judge,
+    ):
+        for name, scenario, seed, directory in runs:
+            directory.mkdir()
+            watcher.begin(f"[bold]{scenario.id}[/bold] {scenario.title}, seed {seed}, in {directory}")
+            setting = Setting(make_target, judge, watcher, partial(order.replay, name))
+            result = asyncio.run(run_scenario(scenario, directory, seed, setting))
+            append(order.out, result)
+            results.append(result)
+            show_result(console, result)
+            show_page(console, result)
+    (order.out / JUNIT_NAME).write_text(junit_xml("warren chaos", results), encoding="utf-8")
+    if len(results) > 1:
+        show_summary(console, summarise(results))
+    return exit_code(results)
+
+
+@contextmanager
+def judge_named(name: str, log_directory: Path, master_url: str | None) -> Iterator[Judge]:
+    """Raises `JavaMissingError`, before anything has begun."""
+    if name == "plain":
+        yield PlainJudge()
+        return
+    find_java()
+    with SparkJudge(log_directory, master_url) as judge:
+        yield judge
+
+
+@contextmanager
+def interruptible(console: Console, directories: Iterable[Path]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the program: with what was begun undone, or told of."""
+    try:
+        with sigterm_as_interrupt():
+            yield
+    except KeyboardInterrupt:
+        left = [directory for directory in directories if directory.exists() and outstanding(directory)]
+        console.print("[bold]INTERRUPTED[/bold]: nothing was concluded")
+        for directory in left:
+            console.print(f"not everything is undone: warren chaos heal {directory}", highlight=False)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def show_page(console: Console, result: Result) -> None:
+    """Where it is."""
+    if result.directory:
+        console.print(f"  report: {result.directory}/report.html", highlight=False, soft_wrap=True)
+
+
+#: The worst first.
+_BAD: Sequence[ExitCode] = (ExitCode.FAIL, ExitCode.UNKNOWN, ExitCode.VACUOUS)
+
+
+def exit_code(results: Sequence[Result]) -> int:
+    """See `run_command`."""
+    codes = [EXIT_SKIPPED if each.verdict is None else int(ExitCode.of(each.verdict)) for each in results]
+    if len(codes) == 1:
+        return codes[0]
+    return next((int(code) for code in _BAD if code in codes), 0)
