@@ -25,10 +25,11 @@ from chaos.judge.verdict import ExitCode
 from chaos.plan.model import Scenario
 from chaos.plan.reading import catalogue, read_scenario
 from chaos.plan.words import PlanError
+from chaos.suite import index
 from chaos.suite.by_reference import PlainJudge
 from chaos.suite.by_spark import CannotJudge, SparkJudge
 from chaos.suite.junit import junit_xml
-from chaos.suite.results import Result, append, summarise
+from chaos.suite.results import Result, append, read, summarise
 from chaos.suite.running import Judge, Setting, TargetMaker, conclude, run_scenario
 from chaos.suite.watching import TerminalWatcher, show_result, show_summary
 from chaos.targets.external import ExternalTarget
@@ -249,9 +250,12 @@ def carry_out(order: Order, console: Console) -> int:
             results.append(result)
             show_result(console, result)
             show_page(console, result)
+            # Over all that were ever run there.
+            index.write(read(order.out), order.out)
     (order.out / JUNIT_NAME).write_text(junit_xml("warren chaos", results), encoding="utf-8")
     if len(results) > 1:
         show_summary(console, summarise(results))
+        console.print(f"  all runs: {order.out / index.FILE_NAME}", highlight=False, soft_wrap=True)
     return exit_code(results)
 
 

@@ -19,6 +19,7 @@ from chaos.plan.model import Scenario
 from chaos.report import page
 from chaos.report.assembling import assemble, windows_of
 from chaos.report.drawing import duration
+from chaos.suite import chaos_toolkit
 from chaos.suite.results import Result, write_result
 from chaos.targets.target import Target
 
@@ -96,6 +97,7 @@ def conclude(directory: Path, sheet: Sheet, judgement: Judgement, took_s: float)
     judged = judge(evidence)
     files = {name: address for name, address in FILES.items() if (directory / address).exists()}
     page.write(assemble(sheet, judgement, judged, files, directory), directory)
+    chaos_toolkit.write(sheet, judgement, judged, directory)
     counts = {str(name): count for name, count in judgement.counts.items() if count}
     result = Result(
         sheet.scenario,
