@@ -33,34 +33,44 @@ TIMES_MAX = 1000
 _STEP_KEYS = ("do", "to", "when", "within", "after", "for", "name")
 
 
-def read_scenario(path: Path) -> Scenario:
-    """Raises `PlanError`, with the name of the file."""
+def read_document(path: Path) -> dict[str, Any]:
+    """What a file says, before it is checked. Raises `PlanError`, with the name of the file."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: this is no TOML: {error}") from None
+
+
+def read_scenario(path: Path) -> Scenario:
+    """Raises `PlanError`, with the name of the file."""
+    document = read_document(path)
     try:
         return scenario(document)
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from None
 
 
-def catalogue() -> dict[str, Scenario]:
-    """The scenarios that come with the laboratory, by id."""
+def catalogue_documents() -> dict[str, dict[str, Any]]:
+    """What the files say that come with the laboratory, by their names, in order."""
     files = sorted(
         (file for file in resources.files("chaos.plan").joinpath("catalogue").iterdir() if file.name.endswith(".toml")),
         key=lambda file: file.name,
     )
+    return {file.name: tomllib.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def catalogue() -> dict[str, Scenario]:
+    """The scenarios that come with the laboratory, by id."""
     found: dict[str, Scenario] = {}
-    for file in files:
+    for name, document in catalogue_documents().items():
         try:
-            read = scenario(tomllib.loads(file.read_text(encoding="utf-8")))
-        except (PlanError, tomllib.TOMLDecodeError) as error:
-            raise PlanError(f"{file.name}: {error}") from None
+            read = scenario(document)
+        except PlanError as error:
+            raise PlanError(f"{name}: {error}") from None
         if read.id in found:
-            raise PlanError(f"{file.name}: there is a scenario {read.id} already")
+            raise PlanError(f"{name}: there is a scenario {read.id} already")
         found[read.id] = read
     return found
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -23,7 +24,7 @@ from chaos.java import JavaMissingError, find_java
 from chaos.judge.judgement_file import NoJudgement
 from chaos.judge.verdict import ExitCode
 from chaos.plan.model import Scenario
-from chaos.plan.reading import catalogue, read_scenario
+from chaos.plan.reading import catalogue, catalogue_documents, read_document, read_scenario, scenario
 from chaos.plan.words import PlanError
 from chaos.suite import index
 from chaos.suite.by_reference import PlainJudge
@@ -31,6 +32,7 @@ from chaos.suite.by_spark import CannotJudge, SparkJudge
 from chaos.suite.junit import junit_xml
 from chaos.suite.results import Result, append, read, summarise
 from chaos.suite.running import Judge, Setting, TargetMaker, conclude, run_scenario
+from chaos.suite.smallest import smallest
 from chaos.suite.watching import TerminalWatcher, show_result, show_summary
 from chaos.targets.external import ExternalTarget
 from chaos.targets.local import LocalTarget
@@ -79,14 +81,19 @@ def errors_as_text() -> Iterator[None]:
         raise click.ClickException(str(error)) from None
 
 
-def scenario_named(name: str) -> Scenario:
-    """Of the catalogue, or of a file. Raises `PlanError`."""
+def document_named(name: str) -> dict[str, Any]:
+    """What a scenario of the catalogue, or of a file, says. Raises `PlanError`."""
     if name.endswith(".toml"):
-        return read_scenario(Path(name))
-    known = catalogue()
+        return read_document(Path(name))
+    known = {document["id"]: document for document in catalogue_documents().values()}
     if name not in known:
         raise PlanError(f"there is no scenario {name}; `warren chaos list` names all, and a file ends in .toml")
     return known[name]
+
+
+def scenario_named(name: str) -> Scenario:
+    """Raises `PlanError`."""
+    return read_scenario(Path(name)) if name.endswith(".toml") else scenario(document_named(name))
 
 
 def target_named(name: str) -> TargetMaker:
@@ -125,6 +132,7 @@ class Order:
     repeat: int
     judge_name: str
     master_url: str | None
+    shrink: bool = False
 
     def replay(self, scenario: str, seed: int) -> str:
         """The command for one run of it."""
@@ -140,6 +148,9 @@ class Order:
 @out_option
 @seed_option
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each, seed by seed.")
+@click.option(
+    "--shrink", is_flag=True, help="Of a run that does not pass, look for the smallest scenario that shows it."
+)
 @judge_option
 @master_option
 def run_command(
@@ -149,6 +160,7 @@ def run_command(
     out: Path,
     seed: int | None,
     repeat: int,
+    shrink: bool,
     judge_name: str,
     master_url: str | None,
 ) -> None:
@@ -159,7 +171,7 @@ def run_command(
     may, or was skipped, else that of the worst. 2 wrong arguments, 69 no Java, 130 interrupted.
     """
     seed = secrets.randbelow(_SEEDS) if seed is None else seed
-    order = Order(scenarios, target, out, seed, repeat, judge_name, master_url)
+    order = Order(scenarios, target, out, seed, repeat, judge_name, master_url, shrink)
     with errors_as_text():
         sys.exit(carry_out(order, Console()))
 
@@ -226,37 +238,43 @@ def carry_out(order: Order, console: Console) -> int:
     """Run all of it, one after the other. Returns the exit code."""
     scenarios = [(name, scenario_named(name)) for name in order.scenarios]
     make_target = target_named(order.target)
-    runs = [
-        (name, scenario, seed, order.out / f"{scenario.id}-{seed}")
-        for seed in range(order.seed, order.seed + order.repeat)
-        for name, scenario in scenarios
-    ]
-    for *_, directory in runs:
+    seeds = range(order.seed, order.seed + order.repeat)
+    runs = [(*each, seed, order.out / f"{each[1].id}-{seed}") for seed in seeds for each in scenarios]
+    directories = [directory for *_, directory in runs]
+    for directory in directories:
         if directory.exists():
             raise click.UsageError(f"{directory} already holds a run; name another --out or --seed")
     order.out.mkdir(parents=True, exist_ok=True)
     watcher = TerminalWatcher(console)
     results: list[Result] = []
     with (
-        interruptible(console, [directory for *_, directory in runs]),
+        interruptible(console, directories),
         judge_named(order.judge_name, order.out, order.master_url) as judge,
     ):
-        for name, scenario, seed, directory in runs:
-            directory.mkdir()
-            watcher.begin(f"[bold]{scenario.id}[/bold] {scenario.title}, seed {seed}, in {directory}")
+        for name, planned, seed, directory in runs:
             setting = Setting(make_target, judge, watcher, partial(order.replay, name))
-            result = asyncio.run(run_scenario(scenario, directory, seed, setting))
+            directory.mkdir()
+            watcher.begin(f"[bold]{planned.id}[/bold] {planned.title}, seed {seed}, in {directory}")
+            result = asyncio.run(run_scenario(planned, directory, seed, setting))
             append(order.out, result)
             results.append(result)
             show_result(console, result)
             show_page(console, result)
             # Over all that were ever run there.
             index.write(read(order.out), order.out)
+            if order.shrink and result.is_bad:
+                _shrink(name, result, setting, watcher)
     (order.out / JUNIT_NAME).write_text(junit_xml("warren chaos", results), encoding="utf-8")
     if len(results) > 1:
         show_summary(console, summarise(results))
         console.print(f"  all runs: {order.out / index.FILE_NAME}", highlight=False, soft_wrap=True)
     return exit_code(results)
+
+
+def _shrink(name: str, result: Result, setting: Setting, watcher: TerminalWatcher) -> None:
+    """Look for the smallest scenario that shows what a run has shown, and write it beside that."""
+    path, runs = asyncio.run(smallest(document_named(name), result, setting))
+    watcher.say(f"the smallest that was seen to show it, in {runs} runs: {path}")
 
 
 @contextmanager
