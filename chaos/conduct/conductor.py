@@ -137,6 +137,8 @@ class Conductor:
             self._write()
             await target.wait_ready()
         names = [queue.name for queue in scenario.queues]
+        if target.guest is not None:
+            target.guest.claim(names)
         async with (
             Fleet(self._enrol, first_process=CONDUCTOR + 1) as fleet,
             Watch(target, names, record, self._clock) as watch,
@@ -157,6 +159,7 @@ class Conductor:
                 await faults.close()
                 self._longest_hold_us = faults.longest_hold_us
                 self.sheet.at_risk = self._risked(crew, faults, watch)
+        await self._clear()
 
     def progress(self) -> Mapping[str, int]:
         """How far it is, as clients and nodes said last; empty before there are any."""
@@ -178,6 +181,15 @@ class Conductor:
             "confirmed": quantities[Quantity.CONFIRMED],
             "redelivered": quantities[Quantity.REDELIVERED],
         }
+
+    async def _clear(self) -> None:
+        """What is left on a cluster that others use is told of; the run has come to its end all the same."""
+        if self._target.guest is None:
+            return
+        try:
+            await self._target.guest.clear()
+        except TargetError as error:
+            self.sheet.notes.append(str(error))
 
     # --- the beginning
 

@@ -75,6 +75,7 @@ class Steps:
         self._queues = {queue.name: index for index, queue in enumerate(scenario.queues, 1)}
         #: Of what is counted since a round began, by quantity and queue.
         self._before: dict[tuple[Quantity, str | None], int] = {}
+        self._policy = POLICY_NAME if target.guest is None else target.guest.policy
         self._paused: Fault | None = None
         self._last_s = 0.0
 
@@ -97,7 +98,7 @@ class Steps:
             "resume consumers": lambda _: self.resume_consumers(),
             "purge": self._purge,
             "set policy": lambda step: self.set_policy(step.arguments["policy"]),
-            "clear policy": lambda _: self.order(lambda operator: operator.clear_policy(POLICY_NAME)),
+            "clear policy": lambda _: self.order(lambda operator: operator.clear_policy(self._policy)),
             "sync": lambda step: self.order(lambda operator: operator.sync(str(step.queue))),
             "cancel sync": lambda step: self.order(lambda operator: operator.cancel_sync(str(step.queue))),
             "any of": self._swarm,
@@ -264,7 +265,7 @@ class Steps:
     async def set_policy(self, definition: Mapping[str, Any]) -> None:
         """For the queues of the scenario."""
         pattern = pattern_of(list(self._queues))
-        await self.order(lambda operator: operator.set_policy(POLICY_NAME, pattern, definition))
+        await self.order(lambda operator: operator.set_policy(self._policy, pattern, definition))
 
     async def _purge(self, step: Step) -> None:
         queue = str(step.queue)

@@ -111,6 +111,18 @@ class Journal:
         self.close()
 
 
+def is_in_use(run_directory: Path) -> bool:
+    """True while whoever does, or undoes, something there lives."""
+    try:
+        with (run_directory / FILE_NAME).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def outstanding(run_directory: Path) -> list[Entry]:
     """What was done in a run and is not undone, the latest first. Raises `DamagedJournal`."""
     path = run_directory / FILE_NAME

@@ -17,13 +17,22 @@ from chaos.judge.judgement import EXAMPLES_MAX, Judgement, messages_told
 from chaos.spark_judge import classes, order, rows
 from chaos.spark_judge.expressions import publisher_of, queue_of
 from chaos.spark_judge.figures import figures, rows_told
-from chaos.spark_judge.record import Extent, Notices, listing_table, queue_table, read_extent, read_notices
+from chaos.spark_judge.record import Extent, Notices, listing_table, queue_table, read_notices, read_numbers
 from chaos.spark_judge.rollup import plain_messages, rollup
 from chaos.spark_judge.session import fit
 from chaos.spark_judge.uncommon import is_unjudged, uncommon_keys, uncommon_messages
 
 #: Keys of uncommon messages that are sent to whoever reads rows: some 100 MB. More of them are met in a shuffle.
 SENT_KEYS_MAX = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Findings in few words: how many of each, where what is LOST was, and the first of each."""
+
+    counts: dict[Name, int]
+    places: dict[Place, int]
+    examples: dict[Name, list[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +50,12 @@ class Judged:
     rolled: DataFrame
     events: DataFrame
 
-    def judgement(self, findings: DataFrame | None = None) -> Judgement:
-        """In few words. ``findings``: where they have been written to, to compute them once."""
+    def counted(self, findings: DataFrame | None = None) -> Counted:
+        """``findings``: where they have been written to, to compute them once."""
         row = F.struct("message", "process", "event")
-        findings = self.findings if findings is None else findings
         found = (
-            findings.groupBy("name", "place")
+            (self.findings if findings is None else findings)
+            .groupBy("name", "place")
             .agg(F.count("*").alias("count"), F.min_by(row, row, EXAMPLES_MAX).alias("examples"))
             .collect()
         )
@@ -56,18 +65,25 @@ class Judged:
             name = Name(group["name"])
             counts[name] += group["count"]
             examples[name] = sorted([*examples.get(name, ()), *(Finding(name, *each) for each in group["examples"])])
-        has_lost = any(counts[name] for name in LOSSES)
+        places = {Place(group["place"]): group["count"] for group in found if group["place"]}
+        return Counted(dict(sorted(counts.items())), places, dict(sorted(examples.items())))
+
+    def judgement(self, findings: DataFrame | None = None) -> Judgement:
+        """In few words. ``findings``: as of `counted`."""
+        findings = self.findings if findings is None else findings
+        counted = self.counted(findings)
+        has_lost = any(name in counted.counts for name in LOSSES)
         return Judgement(
             rows=self.extent.rows,
             messages=self.messages_count,
             unjudged_messages=self.unjudged_count,
-            counts=dict(sorted(counts.items())),
-            places={Place(group["place"]): group["count"] for group in found if group["place"]},
-            examples=dict(sorted(examples.items())),
+            counts=counted.counts,
+            places=counted.places,
+            examples=counted.examples,
             pairs_compared=order.pairs_compared(self.messages),
             incomplete=self.extent.incomplete,
             figures=figures(self.events, self.rolled, findings if has_lost else None),
-            told=rows_told(self.events, messages_told(examples)),
+            told=rows_told(self.events, messages_told(counted.examples)),
         )
 
 
@@ -75,8 +91,17 @@ class Judged:
 def judged(events: DataFrame, facts: RunFacts) -> Iterator[Judged]:
     """Judge a record. What is computed for several questions is kept until the context is left."""
     notices = read_notices(events)
-    extent = read_extent(events, facts, rows.is_telling_row())
+    extent = Extent.of(read_numbers(events, rows.is_telling_row()), facts)
     fit(events.sparkSession, extent.rows)
+    with judged_further(events, rollup(events), facts, extent, notices) as found:
+        yield found
+
+
+@contextmanager
+def judged_further(
+    events: DataFrame, rolled: DataFrame, facts: RunFacts, extent: Extent, notices: Notices
+) -> Iterator[Judged]:
+    """Judge a record of which this much is known. ``rolled``: see `chaos.spark_judge.rollup`."""
     queues = queue_table(events.sparkSession, facts, notices)
     with ExitStack() as kept:
 
@@ -85,7 +110,7 @@ def judged(events: DataFrame, facts: RunFacts) -> Iterator[Judged]:
             kept.callback(frame.unpersist)
             return frame
 
-        rolled = keep(rollup(events))
+        rolled = keep(rolled)
         sizes = rolled.agg(
             F.count("*").alias("messages"),
             F.coalesce(F.sum(is_unjudged().cast("int")), F.lit(0)).alias("unjudged"),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -74,6 +74,15 @@ class Notices:
     emptied_until_us: dict[int, int] = field(default_factory=dict)
     listings: list[Listing] = field(default_factory=list)
 
+    def merge(self, other: Notices) -> None:
+        """What other rows say as well."""
+        for mine, others in ((self.promotions, other.promotions), (self.disturbances, other.disturbances)):
+            for queue, rows in others.items():
+                mine[queue] += rows
+        for queue, until_us in other.emptied_until_us.items():
+            self.emptied_until_us[queue] = max(self.emptied_until_us.get(queue, until_us), until_us)
+        self.listings += other.listings
+
 
 def read_notices(events: DataFrame) -> Notices:
     """Few rows in many: the files' statistics of ``kind`` say where they are not."""
@@ -92,6 +101,46 @@ def read_notices(events: DataFrame) -> Notices:
 
 
 @dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers of the events of one process, and what else is counted of its rows: sums of them can be added."""
+
+    rows: int
+    least: int
+    greatest: int
+    sum: int
+    #: All of them, exclusive-or.
+    parity: int
+    #: Of its `PROCESS_END`; None if there is none.
+    end: int | None
+    telling_rows: int
+
+    @property
+    def are_dense(self) -> bool:
+        """They go from 1 to the end, which is there.
+
+        Seen from their count, least, greatest, sum and parity: whatever is missing, or there twice, changes one of
+        these. (To keep them all, a row that is missing would have to be made up for by several that are there twice.)
+        """
+        rows = self.rows
+        parity = (rows, 1, rows + 1, 0)[rows % 4]
+        found = (self.least, self.greatest, self.end, self.sum, self.parity)
+        return found == (1, rows, rows, rows * (rows + 1) // 2, parity)
+
+    def with_others(self, other: Numbers) -> Numbers:
+        """Of both together."""
+        ends = [end for end in (self.end, other.end) if end is not None]
+        return Numbers(
+            self.rows + other.rows,
+            min(self.least, other.least),
+            max(self.greatest, other.greatest),
+            self.sum + other.sum,
+            self.parity ^ other.parity,
+            max(ends, default=None),
+            self.telling_rows + other.telling_rows,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Extent:
     """How much there is, and whether it is all."""
 
@@ -101,41 +150,34 @@ class Extent:
     #: Processes of the roster of which something is missing.
     incomplete: frozenset[int]
 
+    @classmethod
+    def of(cls, numbers: Mapping[int, Numbers], facts: RunFacts) -> Extent:
+        """By process: see `read_numbers`."""
+        complete = {process for process, each in numbers.items() if each.are_dense}
+        return cls(
+            sum(each.rows for each in numbers.values()),
+            sum(each.telling_rows for each in numbers.values()),
+            frozenset(process for process in facts.processes if process not in complete),
+        )
 
-def read_extent(events: DataFrame, facts: RunFacts, is_telling_row: Column) -> Extent:
-    """Look at the numbers of all events of each process.
 
-    That they are dense is seen from their count, least, greatest, sum and parity: whatever is missing, or there twice,
-    changes one of these. (To keep them all, a row that is missing would have to be made up for by several that are
-    there twice.)
-    """
+def read_numbers(events: DataFrame, is_telling_row: Column) -> dict[int, Numbers]:
+    """By process."""
     ended = F.max(F.when(is_kind(F.col("kind"), Kind.PROCESS_END), F.col("event")))
-    processes = (
+    rows = (
         events.groupBy("process")
         .agg(
-            F.count("*").alias("rows"),
-            F.min("event").alias("least"),
-            F.max("event").alias("greatest"),
-            F.sum("event").alias("sum"),
-            F.bit_xor("event").alias("parity"),
-            ended.alias("end"),
-            F.sum(is_telling_row.cast("int")).alias("telling_rows"),
+            F.count("*"),
+            F.min("event"),
+            F.max("event"),
+            F.sum("event"),
+            F.bit_xor("event"),
+            ended,
+            F.sum(is_telling_row.cast("int")),
         )
         .collect()
     )
-    complete = {row["process"] for row in processes if _is_complete(row)}
-    return Extent(
-        sum(row["rows"] for row in processes),
-        sum(row["telling_rows"] for row in processes),
-        frozenset(process for process in facts.processes if process not in complete),
-    )
-
-
-def _is_complete(process: Row) -> bool:
-    rows = process["rows"]
-    parity = (rows, 1, rows + 1, 0)[rows % 4]
-    found = [process[name] for name in ("least", "greatest", "end", "sum", "parity")]
-    return found == [1, rows, rows, rows * (rows + 1) // 2, parity]
+    return {process: Numbers(*numbers) for process, *numbers in rows}
 
 
 _OF_QUEUE = "array<struct<{}>>".format(

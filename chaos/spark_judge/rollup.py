@@ -1,12 +1,15 @@
 """One row for each message, of all its rows: which kinds there are, who saw what first, and when.
 
-Only numbers are kept, so that the aggregation needs no objects: it runs in place, in memory that Spark can spill. So
+Only numbers are kept, so that the aggregation needs no objects: it runs in place, in memory that Spark can spill; and
+what was aggregated of some rows each can be aggregated further (`merged`), in any order. So
 the first publish or delivery is known of messages that have one of each: the *plain* ones, nearly all in nearly every
 run. The others must be looked at row by row, see `chaos.spark_judge.uncommon`. Both give the same columns, `MESSAGE`,
 and what follows for a message is concluded from those.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -48,6 +51,32 @@ _OF_CONSUMERS = (Kind.DELIVER, Kind.ACK, Kind.ACK_PROVEN, Kind.REQUEUE, Kind.DIS
 
 def rollup(events: DataFrame) -> DataFrame:
     """The only shuffle of all rows: what the rows of one file say of a message is put together before."""
+    return _with_plain(partial(events))
+
+
+def partial(events: DataFrame) -> DataFrame:
+    """What some of the rows say: to be `merged` with others."""
+    aggregated = [_AGGREGATIONS[how](column).alias(name) for name, (how, column) in _columns().items()]
+    return events.where(F.col("message") != 0).groupBy("message").agg(*aggregated)
+
+
+def merged(partials: DataFrame) -> DataFrame:
+    """As `rollup` of all the rows that they were made of."""
+    aggregated = [_AGGREGATIONS[how](F.col(name)).alias(name) for name, (how, _) in _columns().items()]
+    return _with_plain(partials.groupBy("message").agg(*aggregated))
+
+
+#: Of which a second aggregation goes on with the results of the first.
+_AGGREGATIONS: dict[str, Callable[[Column], Column]] = {
+    "any bit": F.bit_or,
+    "sum": F.sum,
+    "least": F.min,
+    "greatest": F.max,
+}
+
+
+def _columns() -> dict[str, tuple[str, Column]]:
+    """Name -> how it is aggregated, and what of each row."""
     kind = F.col("kind")
     is_publish, is_of_consumer = is_kind(kind, Kind.PUBLISH), is_kind(kind, *_OF_CONSUMERS)
     is_delivery = is_kind(kind, Kind.DELIVER)
@@ -55,34 +84,33 @@ def rollup(events: DataFrame) -> DataFrame:
     is_found = is_delivery | is_kind(kind, Kind.LEFT)
     is_conclusion = is_kind(kind, Kind.CONFIRM, Kind.GIVEN_UP)
 
-    def least(condition: Column, column: str) -> Column:
-        return F.min(F.when(condition, F.col(column)))
+    def least(condition: Column, column: str) -> tuple[str, Column]:
+        return "least", F.when(condition, F.col(column))
 
-    return (
-        events.where(F.col("message") != 0)
-        .groupBy("message")
-        .agg(
-            F.bit_or(kind_bit(kind)).alias("seen"),
-            F.sum(is_kind(kind, *_ONCE).cast("int")).alias("once"),
-            least(is_publish, "process").alias("publish_process"),
-            least(is_publish, "event").alias("publish_event"),
-            least(is_publish, "channel").alias("publish_channel"),
-            least(is_publish, "t_lo_us").alias("publish_t_lo_us"),
-            least(is_found, "process").alias("found_process"),
-            least(is_found, "event").alias("found_event"),
-            least(is_delivery, "t_lo_us").alias("fetched_t_lo_us"),
-            least(is_delivery, "t_hi_us").alias("fetched_t_hi_us"),
-            F.bit_or(F.when(is_delivery, F.col("flags"))).alias("flags"),
-            least(is_of_consumer, "channel").alias("channel"),
-            F.max(F.when(is_of_consumer, F.col("channel"))).alias("channel_max"),
-            least(is_of_consumer, "tag").alias("tag"),
-            F.max(F.when(is_of_consumer, F.col("tag"))).alias("tag_max"),
-            # For `chaos.spark_judge.figures`.
-            F.min(F.when(is_publish, F.col("t_lo_us") - F.col("number"))).alias("intended_us"),
-            least(is_conclusion, "t_lo_us").alias("concluded_us"),
-        )
-        .withColumn("is_plain", _is_plain())
-    )
+    return {
+        "seen": ("any bit", kind_bit(kind)),
+        "once": ("sum", is_kind(kind, *_ONCE).cast("int")),
+        "publish_process": least(is_publish, "process"),
+        "publish_event": least(is_publish, "event"),
+        "publish_channel": least(is_publish, "channel"),
+        "publish_t_lo_us": least(is_publish, "t_lo_us"),
+        "found_process": least(is_found, "process"),
+        "found_event": least(is_found, "event"),
+        "fetched_t_lo_us": least(is_delivery, "t_lo_us"),
+        "fetched_t_hi_us": least(is_delivery, "t_hi_us"),
+        "flags": ("any bit", F.when(is_delivery, F.col("flags"))),
+        "channel": least(is_of_consumer, "channel"),
+        "channel_max": ("greatest", F.when(is_of_consumer, F.col("channel"))),
+        "tag": least(is_of_consumer, "tag"),
+        "tag_max": ("greatest", F.when(is_of_consumer, F.col("tag"))),
+        # For `chaos.spark_judge.figures`.
+        "intended_us": ("least", F.when(is_publish, F.col("t_lo_us") - F.col("number"))),
+        "concluded_us": least(is_conclusion, "t_lo_us"),
+    }
+
+
+def _with_plain(rolled: DataFrame) -> DataFrame:
+    return rolled.withColumn("is_plain", _is_plain())
 
 
 def _is_plain() -> Column:

@@ -25,21 +25,32 @@ from chaos.judge.judgement_file import NoJudgement
 from chaos.judge.verdict import ExitCode
 from chaos.plan.model import Scenario
 from chaos.plan.reading import catalogue, catalogue_documents, read_document, read_scenario, scenario
+from chaos.plan.variants import lacks_for_quorum, with_quorum_queues
 from chaos.plan.words import PlanError
 from chaos.suite import index
 from chaos.suite.by_reference import PlainJudge
 from chaos.suite.by_spark import CannotJudge, SparkJudge
 from chaos.suite.junit import junit_xml
 from chaos.suite.results import Result, append, read, summarise
-from chaos.suite.running import Judge, Setting, TargetMaker, conclude, run_scenario
+from chaos.suite.running import Judge, Setting, TargetKind, conclude, run_scenario
 from chaos.suite.smallest import smallest
 from chaos.suite.watching import TerminalWatcher, show_result, show_summary
+from chaos.targets import guest
 from chaos.targets.external import ExternalTarget
 from chaos.targets.local import LocalTarget
 from chaos.targets.outside import OutsideError, read_outside
 from chaos.targets.rabbitmq import RabbitMqTarget
 
-TARGETS: dict[str, TargetMaker] = {"local": LocalTarget, "rabbitmq": RabbitMqTarget}
+TARGETS: dict[str, TargetKind] = {
+    kind.name: kind
+    for kind in (
+        TargetKind("local", LocalTarget),
+        TargetKind("rabbitmq", RabbitMqTarget),
+        TargetKind("rabbitmq-quorum", RabbitMqTarget, with_quorum_queues, lacks_for_quorum),
+    )
+}
+#: All that the laboratory knows how to undo.
+EVERY_UNDOER = {**UNDOERS, guest.HOW: guest.clear_told}
 DEFAULT_OUT = Path("chaos-runs")
 JUNIT_NAME = "junit.xml"
 #: Of the shell: a command that was not carried out, as its precondition is missing.
@@ -48,7 +59,8 @@ _SEEDS = 1_000_000
 
 target_option = click.option(
     "--target", default="local", show_default=True, metavar="|".join((*TARGETS, "FILE")),
-    help="What is broken: processes of this machine, or the cluster that a file tells of.",
+    help="What is broken: processes of this machine (Warren, or RabbitMQ with mirrored or quorum queues), or the "
+    "cluster that a file tells of.",
 )  # fmt: skip
 out_option = click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT_OUT, show_default=True,
@@ -96,14 +108,15 @@ def scenario_named(name: str) -> Scenario:
     return read_scenario(Path(name)) if name.endswith(".toml") else scenario(document_named(name))
 
 
-def target_named(name: str) -> TargetMaker:
+def target_named(name: str) -> TargetKind:
     """Raises `OutsideError`."""
     if name in TARGETS:
         return TARGETS[name]
     if not name.endswith(".toml"):
         raise OutsideError(f"there is no target {name}: it is {', '.join(TARGETS)} or a file that ends in .toml")
     cluster = read_outside(Path(name))
-    return lambda _, journal: ExternalTarget(cluster, journal)
+    # The directory is within the run's, which has its name.
+    return TargetKind(cluster.name, lambda directory, journal: ExternalTarget(cluster, journal, directory.parent.name))
 
 
 @chaos_group.command("list")
@@ -216,12 +229,29 @@ def analyse_command(run_dir: Path, judge_name: str, master_url: str | None) -> N
     sys.exit(exit_code([result]))
 
 
+@chaos_group.command("watch")
+@click.argument("run_dir", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@master_option
+def watch_command(run_dir: Path, master_url: str | None) -> None:
+    """Judge the run in RUN_DIR while it goes on, as the parts of its record appear; exit codes as of `run`."""
+    from chaos.suite.live import watch_run  # noqa: PLC0415 - PySpark takes a second to be imported
+
+    console = Console()
+    with errors_as_text():
+        find_java()
+        with interruptible(console, []):
+            result = watch_run(run_dir, console, master_url)
+    show_result(console, result)
+    show_page(console, result)
+    sys.exit(exit_code([result]))
+
+
 @chaos_group.command("heal")
 @click.argument("run_dir", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def heal_command(run_dir: Path) -> None:
     """Undo what a run in RUN_DIR did to this machine or to a cluster, and could not undo, as it was killed itself."""
     with errors_as_text():
-        healed = heal(run_dir, UNDOERS)
+        healed = heal(run_dir, EVERY_UNDOER)
     for each in healed:
         click.echo(
             f"{'undone' if not each.problem else 'LEFT'}: {each.entry.what}{': ' * bool(each.problem)}{each.problem}"
@@ -237,7 +267,7 @@ def heal_command(run_dir: Path) -> None:
 def carry_out(order: Order, console: Console) -> int:
     """Run all of it, one after the other. Returns the exit code."""
     scenarios = [(name, scenario_named(name)) for name in order.scenarios]
-    make_target = target_named(order.target)
+    target = target_named(order.target)
     seeds = range(order.seed, order.seed + order.repeat)
     runs = [(*each, seed, order.out / f"{each[1].id}-{seed}") for seed in seeds for each in scenarios]
     directories = [directory for *_, directory in runs]
@@ -252,7 +282,7 @@ def carry_out(order: Order, console: Console) -> int:
         judge_named(order.judge_name, order.out, order.master_url) as judge,
     ):
         for name, planned, seed, directory in runs:
-            setting = Setting(make_target, judge, watcher, partial(order.replay, name))
+            setting = Setting(target, judge, watcher, partial(order.replay, name))
             directory.mkdir()
             watcher.begin(f"[bold]{planned.id}[/bold] {planned.title}, seed {seed}, in {directory}")
             result = asyncio.run(run_scenario(planned, directory, seed, setting))

@@ -16,6 +16,7 @@ from chaos.judge.judgement import Judgement
 from chaos.judge.verdict import Evidence, judge
 from chaos.judge.windows import Service, Window
 from chaos.plan.model import Scenario
+from chaos.plan.variants import renamed
 from chaos.report import page
 from chaos.report.assembling import assemble, windows_of
 from chaos.report.drawing import duration
@@ -50,6 +51,18 @@ class Judge(Protocol):
 TargetMaker = Callable[[Path, Journal], Target]
 
 
+@dataclass(frozen=True, slots=True)
+class TargetKind:
+    """What is broken."""
+
+    name: str
+    make: TargetMaker
+    #: A scenario as it is there, if it is of any sense.
+    adapt: Callable[[Scenario], Scenario] = lambda scenario: scenario
+    #: Why it is of none; empty if it is.
+    lacks: Callable[[Scenario], str] = lambda _: ""
+
+
 class Watcher(Protocol):
     """Who watches a run hears of it while it goes on."""
 
@@ -64,7 +77,7 @@ class Watcher(Protocol):
 class Setting:
     """Where and how scenarios are run."""
 
-    make_target: TargetMaker
+    target: TargetKind
     judge: Judge
     watcher: Watcher
     #: The command by which a scenario is run again, from a seed.
@@ -76,11 +89,17 @@ async def run_scenario(scenario: Scenario, directory: Path, seed: int, setting: 
     began_s = time.monotonic()
     watcher = setting.watcher
     with Journal(directory) as journal:
-        target = setting.make_target(directory / CLUSTER_DIRECTORY, journal)
-        if reason := scenario.lacks(target.capabilities, target.nodes_max, target.missing):
-            return Result(scenario.id, scenario.title, target.kind, seed, None, (reason,))
+        kind = setting.target
+        target = kind.make(directory / CLUSTER_DIRECTORY, journal)
+        lacking = scenario.lacks(target.capabilities, target.nodes_max, target.missing)
+        if reason := kind.lacks(scenario) or lacking:
+            return Result(scenario.id, scenario.title, kind.name, seed, None, (reason,))
+        planned = kind.adapt(scenario)
+        if target.guest is not None:
+            planned = renamed(planned, target.guest.name)
         replay = setting.replay(seed)
-        conductor = Conductor(scenario, target, directory, seed, watcher.say, setting.judge.prepare, replay)
+        conductor = Conductor(planned, target, directory, seed, watcher.say, setting.judge.prepare, replay)
+        conductor.sheet.target = kind.name
         try:
             watcher.follow(conductor)
             sheet = await conductor.run()

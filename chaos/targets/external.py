@@ -1,7 +1,7 @@
 """A cluster that somebody else runs, see `chaos.targets.outside`.
 
-It is neither begun nor ended: a run takes it as it is, and leaves its nodes running. How a node is brought back is in
-the journal before it is hurt, so that `heal` does it, too.
+It is neither begun nor ended: a run takes it as it is, is a guest there (`chaos.targets.guest`), and leaves its nodes
+running. How a node is brought back is in the journal before it is hurt, so that `heal` does it, too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from chaos.harm.commands import CommandFailed
 from chaos.harm.journal import Journal
 from chaos.plan.actions import Capability
 from chaos.plan.model import ClusterPlan
+from chaos.targets.guest import Guest
 from chaos.targets.management import ManagementOperator
 from chaos.targets.outside import PAIRS, OutsideCluster, OutsideNode
 from chaos.targets.target import READY_TIMEOUT_S, Endpoint, Lines, NodeFacts, NotNow, Operator, TargetError
@@ -38,8 +39,9 @@ class ExternalTarget:
 
     kind = "external"
 
-    def __init__(self, cluster: OutsideCluster, journal: Journal) -> None:
+    def __init__(self, cluster: OutsideCluster, journal: Journal, run: str = "run") -> None:
         self._cluster = cluster
+        self._guest = Guest(cluster, journal, run)
         self._journal = journal
         self._numbers = {node.name: number for number, node in enumerate(cluster.nodes, 1)}
         #: Nodes that were ended, or stand still, and by which command: as far as we know.
@@ -74,6 +76,10 @@ class ExternalTarget:
     @property
     def lines(self) -> Lines | None:
         return None
+
+    @property
+    def guest(self) -> Guest:
+        return self._guest
 
     def is_running(self, node: int) -> bool:
         return node not in self._ended | self._paused

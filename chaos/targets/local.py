@@ -111,6 +111,10 @@ class LocalTarget:
     def lines(self) -> Lines | None:
         return self._machine.lines
 
+    @property
+    def guest(self) -> None:
+        return None
+
     def is_running(self, node: int) -> bool:
         return node not in self._machine.paused and self._begun.is_running(name_of(node))
 

@@ -27,7 +27,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,8 @@ class OutsideCluster:
     name: str
     nodes: Sequence[OutsideNode]
     management: Management | None = None
+    #: The file; empty if there is none.
+    source: str = ""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -112,7 +114,7 @@ def read_outside(path: Path, environment: Mapping[str, str] = os.environ) -> Out
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise OutsideError(f"{path}: this is no TOML: {error}") from None
     try:
-        return _cluster(document, environment)
+        return replace(_cluster(document, environment), source=str(path.absolute()))
     except OutsideError as error:
         raise OutsideError(f"{path}: {error}") from None
 

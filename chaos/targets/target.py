@@ -117,6 +117,25 @@ class Lines(Protocol):
         ...
 
 
+class Guest(Protocol):
+    """What a run makes has names of its own, and is removed behind it."""
+
+    #: Of the policy that the run may set.
+    policy: str
+
+    def name(self, queue: str) -> str:
+        """On the cluster, of one of the scenario's."""
+        ...
+
+    def claim(self, queues: Sequence[str]) -> None:
+        """These will be made, by the names that they have on the cluster."""
+        ...
+
+    async def clear(self) -> None:
+        """Remove them. Raises `TargetError` if something is left: `heal` may try again."""
+        ...
+
+
 class Target(Protocol):
     """One cluster."""
 
@@ -206,6 +225,11 @@ class Target(Protocol):
     @property
     def lines(self) -> Lines | None:
         """The proxies, if there are any."""
+        ...
+
+    @property
+    def guest(self) -> Guest | None:
+        """How a run behaves on a cluster that others use; None if it is the run's own, and goes with it."""
         ...
 
     async def close(self) -> None:

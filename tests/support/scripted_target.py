@@ -55,6 +55,10 @@ class ScriptedTarget:
     def lines(self) -> ScriptedLines:
         return ScriptedLines(self)
 
+    @property
+    def guest(self) -> None:
+        return None
+
     def is_running(self, node: int) -> bool:
         return node not in self.down | self.paused
 
