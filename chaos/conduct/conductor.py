@@ -218,7 +218,7 @@ class Conductor:
         wanted = _mirrors_wanted(self._scenario.cluster.policy, self._scenario.cluster.nodes)
         async with asyncio.timeout(MIRRORED_S):
             while not all(
-                queue in views and views[queue].master is not None and len(views[queue].synchronised) >= wanted
+                queue in views and views[queue].is_served and len(views[queue].synchronised) >= wanted
                 for views in [watch.views()]
                 for queue in watch.masters
             ):

@@ -44,7 +44,8 @@ async def await_empty(crew: Crew, watch: Watch) -> tuple[set[str], list[str]]:
         views = watch.views()
         for name in empty_looks:
             view = views.get(name)
-            is_empty = view is not None and view.master is not None and view.ready == view.unacked == 0
+            # Where nobody tells what is unacknowledged, consumers hold nothing: see below.
+            is_empty = view is not None and view.is_served and view.ready == 0 and not view.unacked
             empty_looks[name] = empty_looks[name] + 1 if is_empty else 0
         consumed = crew.counts(Role.CONSUMER)
         if min(empty_looks.values()) >= EMPTY_LOOKS and not consumed.outstanding:
@@ -52,7 +53,7 @@ async def await_empty(crew: Crew, watch: Watch) -> tuple[set[str], list[str]]:
         state = (consumed.delivered, consumed.outstanding, [(view.ready, view.unacked) for view in views.values()])
         if state != last:
             last, moved_s = state, now_s()
-        served = {name for name, view in views.items() if view.master is not None and view.ready is not None}
+        served = {name for name, view in views.items() if view.is_served and view.ready is not None}
         if now_s() - moved_s > STILL_S and served == set(empty_looks) and crew.is_consuming:
             left = [
                 f"{name}: {views[name].ready} ready, {views[name].unacked} unacknowledged" for name in sorted(served)

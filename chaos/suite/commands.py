@@ -18,7 +18,6 @@ from rich.table import Table
 
 from chaos.conduct.sheet import NoRun, read_sheet
 from chaos.harm.journal import DamagedJournal, JournalInUse, heal, outstanding
-from chaos.harm.undoers import UNDOERS
 from chaos.interrupts import EXIT_INTERRUPTED, sigterm_as_interrupt
 from chaos.java import JavaMissingError, find_java
 from chaos.judge.judgement_file import NoJudgement
@@ -34,8 +33,8 @@ from chaos.suite.junit import junit_xml
 from chaos.suite.results import Result, append, read, summarise
 from chaos.suite.running import Judge, Setting, TargetKind, conclude, run_scenario
 from chaos.suite.smallest import smallest
+from chaos.suite.undoers import EVERY_UNDOER
 from chaos.suite.watching import TerminalWatcher, show_result, show_summary
-from chaos.targets import guest
 from chaos.targets.external import ExternalTarget
 from chaos.targets.local import LocalTarget
 from chaos.targets.outside import OutsideError, read_outside
@@ -49,8 +48,6 @@ TARGETS: dict[str, TargetKind] = {
         TargetKind("rabbitmq-quorum", RabbitMqTarget, with_quorum_queues, lacks_for_quorum),
     )
 }
-#: All that the laboratory knows how to undo.
-EVERY_UNDOER = {**UNDOERS, guest.HOW: guest.clear_told}
 DEFAULT_OUT = Path("chaos-runs")
 JUNIT_NAME = "junit.xml"
 #: Of the shell: a command that was not carried out, as its precondition is missing.

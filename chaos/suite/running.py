@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Protocol
 
 from chaos.conduct.conductor import Conductor
 from chaos.conduct.sheet import Sheet
-from chaos.harm.journal import Journal
+from chaos.harm.journal import Journal, heal, outstanding
 from chaos.judge.findings import LOSSES
 from chaos.judge.judgement import Judgement
 from chaos.judge.verdict import Evidence, judge
@@ -22,6 +23,7 @@ from chaos.report.assembling import assemble, windows_of
 from chaos.report.drawing import duration
 from chaos.suite import chaos_toolkit
 from chaos.suite.results import Result, write_result
+from chaos.suite.undoers import EVERY_UNDOER
 from chaos.targets.target import Target
 
 #: Below the directory of a run: what the cluster keeps.
@@ -87,6 +89,19 @@ class Setting:
 async def run_scenario(scenario: Scenario, directory: Path, seed: int, setting: Setting) -> Result:
     """Run and judge it. ``directory``, which is there and empty, becomes the run's."""
     began_s = time.monotonic()
+    try:
+        sheet = await _conduct(scenario, directory, seed, setting)
+    finally:
+        # It may have a loop of its own.
+        await asyncio.to_thread(_heal, directory, setting.watcher)
+    if isinstance(sheet, Result):
+        return sheet
+    setting.watcher.say("judge")
+    return conclude(directory, sheet, setting.judge(directory, sheet), time.monotonic() - began_s)
+
+
+async def _conduct(scenario: Scenario, directory: Path, seed: int, setting: Setting) -> Sheet | Result:
+    """A result at once if it is skipped."""
     watcher = setting.watcher
     with Journal(directory) as journal:
         kind = setting.target
@@ -102,12 +117,18 @@ async def run_scenario(scenario: Scenario, directory: Path, seed: int, setting: 
         conductor.sheet.target = kind.name
         try:
             watcher.follow(conductor)
-            sheet = await conductor.run()
+            return await conductor.run()
         finally:
             watcher.follow(None)
             await target.close()
-    watcher.say("judge")
-    return conclude(directory, sheet, setting.judge(directory, sheet), time.monotonic() - began_s)
+
+
+def _heal(directory: Path, watcher: Watcher) -> None:
+    """Undo what is left, however the run ended: of a cluster that others use nothing ends with its target."""
+    if not outstanding(directory):
+        return
+    for each in heal(directory, EVERY_UNDOER):
+        watcher.say(f"undone: {each.entry.what}" if not each.problem else f"LEFT: {each.entry.what}: {each.problem}")
 
 
 def conclude(directory: Path, sheet: Sheet, judgement: Judgement, took_s: float) -> Result:

@@ -21,6 +21,7 @@ from chaos.plan.model import ClusterPlan
 from chaos.targets.guest import Guest
 from chaos.targets.management import ManagementOperator
 from chaos.targets.outside import PAIRS, OutsideCluster, OutsideNode
+from chaos.targets.passive import PassiveOperator
 from chaos.targets.target import READY_TIMEOUT_S, Endpoint, Lines, NodeFacts, NotNow, Operator, TargetError
 
 #: For a node to take a connection; then it is asked again.
@@ -50,6 +51,8 @@ class ExternalTarget:
         #: What is in the journal, by node and by the command that undoes it.
         self._entries: dict[tuple[int, str], int] = {}
         self._operator: ManagementOperator | None = None
+        #: By node, of a cluster without management.
+        self._passive: dict[int, PassiveOperator] = {}
 
     # --- facts ---
 
@@ -133,6 +136,9 @@ class ExternalTarget:
         if self._operator is not None:
             await self._operator.close()
             self._operator = None
+        for passive in self._passive.values():
+            await passive.close()
+        self._passive.clear()
 
     # --- nodes ---
 
@@ -199,7 +205,9 @@ class ExternalTarget:
 
     def operator(self, node: int) -> Operator:
         if self._cluster.management is None:
-            raise NotNow(f"{self._cluster.name} has no [management] to ask")
+            if node not in self._passive:
+                self._passive[node] = PassiveOperator(self._node(node).amqp, lambda: self._guest.queues)
+            return self._passive[node]
         if self._operator is None:
             self._operator = ManagementOperator(self._cluster.management, self._numbers)
         return self._operator

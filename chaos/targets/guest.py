@@ -32,7 +32,8 @@ class Guest:
         self._journal = journal
         self._prefix = f"chaos.{run}."
         self._entry: int | None = None
-        self._queues: Sequence[str] = ()
+        #: On the cluster, as they were claimed.
+        self.queues: Sequence[str] = ()
         #: Of the policy that the run may set.
         self.policy = f"chaos-{run}"
 
@@ -42,17 +43,17 @@ class Guest:
 
     def claim(self, queues: Sequence[str]) -> None:
         """These will be made, by the names that they have on the cluster."""
-        self._queues = list(queues)
+        self.queues = list(queues)
         what = f"queues {', '.join(queues)} and policy {self.policy} on {self._cluster.name}"
         self._entry = self._journal.will_do(
-            HOW, what, file=str(self._cluster.source), queues=self._queues, policy=self.policy
+            HOW, what, file=str(self._cluster.source), queues=self.queues, policy=self.policy
         )
 
     async def clear(self) -> None:
         """Remove them. Raises `TargetError` if something is left: it stays in the journal."""
         if self._entry is None:
             return
-        await clear(self._cluster, self._queues, self.policy)
+        await clear(self._cluster, self.queues, self.policy)
         self._journal.undone(self._entry)
         self._entry = None
 

@@ -53,6 +53,13 @@ class QueueView:
     #: Names this life of its master: another one after each promotion, and each time that its node was begun anew.
     #: Empty if there is no master, or the broker does not tell.
     incarnation: str = ""
+    #: It answers, though nobody tells who its master is.
+    is_answered_for: bool = False
+
+    @property
+    def is_served(self) -> bool:
+        """Somebody is its master."""
+        return self.master is not None or self.is_answered_for
 
 
 @dataclass(frozen=True, slots=True)
