@@ -69,6 +69,7 @@ IMPORT_NAMES = {
     "aio-pika": "aio_pika",
     "grpcio": "grpc",
     "protobuf": "google",
+    "tomli-w": "tomli_w",
     "toxiproxy-python": "toxiproxy",
 }
 

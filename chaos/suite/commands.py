@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -241,6 +242,42 @@ def watch_command(run_dir: Path, master_url: str | None) -> None:
     show_result(console, result)
     show_page(console, result)
     sys.exit(exit_code([result]))
+
+
+@chaos_group.command("prove")
+@click.option(
+    "--messages",
+    type=click.IntRange(min=1_000),
+    default=1_100_000,
+    show_default=True,
+    help="Of the history; each is about nine events.",
+)
+@click.option("--plant", type=click.IntRange(min=1), default=10, show_default=True, help="Anomalies of each class.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of what is drawn.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Keep the history and what was found.")
+@master_option
+def prove_command(*, messages: int, plant: int, seed: int, out: Path | None, master_url: str | None) -> None:
+    """Plant known anomalies in a history without any other, judge it, and compare: recall and precision.
+
+    The exit code is 0 if all of them were found, and nothing else.
+    """
+    from chaos.generator.shape import Shape  # noqa: PLC0415 - numpy takes its time to be imported
+    from chaos.suite.error_rate import measure  # noqa: PLC0415 - PySpark takes a second to be imported
+
+    shape = Shape(seed=seed, messages=messages, tap=True, failovers=6, left=0.01)
+    console = Console()
+    with (
+        errors_as_text(), interruptible(console, []), tempfile.TemporaryDirectory(prefix="warren-prove-") as own
+    ):  # fmt: skip
+        find_java()
+        directory = Path(own) if out is None else out
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise click.UsageError(f"{directory} is not empty; name another --out")
+        rate = measure(directory, shape, plant, master_url)
+    console.print(f"{rate.rows:,} events of {rate.messages:,} messages, seed {seed}\n", highlight=False)
+    click.echo(rate.table(), nl=False)
+    sys.exit(int(not rate.is_perfect))
 
 
 @chaos_group.command("heal")
