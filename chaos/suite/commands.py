@@ -36,6 +36,7 @@ from chaos.suite.running import Judge, Setting, TargetKind, conclude, run_scenar
 from chaos.suite.smallest import smallest
 from chaos.suite.undoers import EVERY_UNDOER
 from chaos.suite.watching import TerminalWatcher, show_result, show_summary
+from chaos.targets.compose import ComposeTarget
 from chaos.targets.external import ExternalTarget
 from chaos.targets.local import LocalTarget
 from chaos.targets.outside import OutsideError, read_outside
@@ -45,6 +46,7 @@ TARGETS: dict[str, TargetKind] = {
     kind.name: kind
     for kind in (
         TargetKind("local", LocalTarget),
+        TargetKind("compose", ComposeTarget),
         TargetKind("rabbitmq", RabbitMqTarget),
         TargetKind("rabbitmq-quorum", RabbitMqTarget, with_quorum_queues, lacks_for_quorum),
     )
@@ -57,8 +59,8 @@ _SEEDS = 1_000_000
 
 target_option = click.option(
     "--target", default="local", show_default=True, metavar="|".join((*TARGETS, "FILE")),
-    help="What is broken: processes of this machine (Warren, or RabbitMQ with mirrored or quorum queues), or the "
-    "cluster that a file tells of.",
+    help="What is broken: processes of this machine (Warren, or RabbitMQ with mirrored or quorum queues), containers, "
+    "or the cluster that a file tells of.",
 )  # fmt: skip
 out_option = click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT_OUT, show_default=True,

@@ -10,22 +10,18 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import pika
-import pika.exceptions
-
 from chaos.harm import commands
 from chaos.harm.commands import CommandFailed
 from chaos.harm.journal import Journal
 from chaos.plan.actions import Capability
 from chaos.plan.model import ClusterPlan
+from chaos.targets.answering import answers
 from chaos.targets.guest import Guest
 from chaos.targets.management import ManagementOperator
 from chaos.targets.outside import PAIRS, OutsideCluster, OutsideNode
 from chaos.targets.passive import PassiveOperator
 from chaos.targets.target import READY_TIMEOUT_S, Endpoint, Lines, NodeFacts, NotNow, Operator, TargetError
 
-#: For a node to take a connection; then it is asked again.
-_ANSWER_S = 5.0
 _POLL_INTERVAL_S = 0.2
 _FAULTS: Mapping[str, Capability] = {
     "disconnect": Capability.DISCONNECT,
@@ -120,7 +116,7 @@ class ExternalTarget:
         return [number for number in wanted if not await self._serves(number)] or await self._unseen(wanted)
 
     async def _serves(self, number: int) -> bool:
-        return await asyncio.to_thread(_answers, self._node(number).amqp)
+        return await asyncio.to_thread(answers, self._node(number).amqp)
 
     async def _unseen(self, wanted: Sequence[int]) -> list[int]:
         """Nodes that an operator does not see, if there is one to be asked."""
@@ -211,14 +207,3 @@ class ExternalTarget:
         if self._operator is None:
             self._operator = ManagementOperator(self._cluster.management, self._numbers)
         return self._operator
-
-
-def _answers(url: str) -> bool:
-    """True if a client can open a connection there. Blocks."""
-    parameters = pika.URLParameters(url)
-    parameters.socket_timeout = parameters.stack_timeout = parameters.blocked_connection_timeout = _ANSWER_S
-    try:
-        pika.BlockingConnection(parameters).close()
-    except (pika.exceptions.AMQPError, OSError):
-        return False
-    return True

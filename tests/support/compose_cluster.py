@@ -6,12 +6,9 @@ package, and everything that is asked of a node goes through its published ports
 
 from __future__ import annotations
 
-import gc
 import os
 import secrets
-import shutil
 import subprocess
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +21,7 @@ from docker.models.containers import Container
 from chaos.cluster_under_test.admin import SAMPLE_COLUMNS, sample_of_row
 from chaos.cluster_under_test.ports import choose_free_ports
 from chaos.cluster_under_test.protocol import QueueSample
+from chaos.targets.compose import compose_command, engine
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_client import AdminClient, AdminError
 from cluster.transport.admin_port import ExitCode
@@ -40,8 +38,6 @@ COMMAND_TIMEOUT_S = 120.0
 REQUEST_TIMEOUT_S = 5.0
 #: Each question goes to a container.
 _POLL_INTERVAL_S = 0.1
-#: `docker.DockerClient`'s own limit for one request; `stop` adds its grace period.
-_ENGINE_TIMEOUT_S = 60
 
 #: A node that starts, or has no quorum yet, answers so; asking again helps.
 _ASK_AGAIN = (ExitCode.UNAVAILABLE, ExitCode.TEMPORARY)
@@ -58,23 +54,10 @@ def _may_ask_again(error: Exception) -> bool:
     return isinstance(error, AdminError) and error.exit_code in _ASK_AGAIN
 
 
-def _connect_to_engine() -> docker.DockerClient | str:
-    """A client, or why there is none. The package forgets to close the socket that found nobody."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        try:
-            return docker.from_env(timeout=_ENGINE_TIMEOUT_S)
-        except docker.errors.DockerException as error:
-            reason = f"no Docker engine answers: {error}"
-        # The socket lives in the error's traceback; it has to go while its complaint is ignored.
-        gc.collect()
-        return reason
-
-
 @contextmanager
 def docker_engine() -> Iterator[docker.DockerClient]:
     """A client of the engine. Without an engine the test is skipped, but in CI that is a failure."""
-    client = _connect_to_engine()
+    client = engine()
     if isinstance(client, str):
         if os.environ.get("CI"):
             pytest.fail(client)
@@ -85,25 +68,15 @@ def docker_engine() -> Iterator[docker.DockerClient]:
         client.close()
 
 
-def compose_command() -> list[str]:
-    """`docker compose` where it exists, else docker-compose."""
-    plugin = ["docker", "compose"]
-    if (
-        shutil.which("docker")
-        and subprocess.run([*plugin, "version"], capture_output=True, check=False).returncode == 0
-    ):
-        return plugin
-    assert shutil.which("docker-compose"), "there is a Docker engine, but neither `docker compose` nor docker-compose"
-    return ["docker-compose"]
-
-
 class ComposeCluster:
     """Three nodes in containers."""
 
     def __init__(self, engine: docker.DockerClient, image: str) -> None:
         self._engine = engine
         self._project = f"warren-test-{secrets.token_hex(4)}"
-        self._compose = [*compose_command(), "-p", self._project, "-f", str(DEPLOY / "docker-compose.yml")]
+        command = compose_command()
+        assert command is not None, "there is a Docker engine, but neither `docker compose` nor docker-compose"
+        self._compose = [*command, "-p", self._project, "-f", str(DEPLOY / "docker-compose.yml")]
         ports = choose_free_ports(HOST, 2 * len(NODES))
         self._amqp_ports = dict(zip(NODES, ports[: len(NODES)], strict=True))
         self._admin_ports = dict(zip(NODES, ports[len(NODES) :], strict=True))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from chaos.harm.journal import Journal
 from chaos.harm.lines import CLIENTS, Line
 from chaos.plan.actions import Capability
 from chaos.plan.model import ClusterPlan
-from chaos.targets import rabbitmq
+from chaos.targets import compose, rabbitmq
 from chaos.targets.target import NodeFacts, NotNow, QueueView, Target, TargetError
 from tests.support.begin_target import TARGETS
 from tests.support.left_over import assert_nothing_left, listening, mark_of, mounts_in
@@ -36,9 +37,16 @@ UNSYNCHRONISED = {"ha-mode": "all", "ha-sync-mode": "manual"}
 PERSISTENT = pika.BasicProperties(delivery_mode=2)  # type: ignore[no-untyped-call]
 
 
-@pytest.fixture(scope="module", params=sorted(TARGETS))
+MAKERS: Mapping[str, Callable[[Path, Journal], Target]] = {**TARGETS, "compose": compose.ComposeTarget}
+
+
+@pytest.fixture(scope="module", params=[*sorted(TARGETS), pytest.param("compose", marks=pytest.mark.docker)])
 def kind(request: pytest.FixtureRequest) -> str:
     if request.param == "rabbitmq" and (why := rabbitmq.why_none()):
+        pytest.skip(why)
+    if request.param == "compose" and (why := compose.why_none()):
+        if os.environ.get("CI"):
+            pytest.fail(why)
         pytest.skip(why)
     return str(request.param)
 
@@ -48,7 +56,7 @@ async def begun(kind: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIte
     """With all that it can have."""
     directory = tmp_path_factory.mktemp(kind)
     with Journal(directory) as journal:
-        target = TARGETS[kind](directory / "cluster", journal)
+        target = MAKERS[kind](directory / "cluster", journal)
         await target.start(ClusterPlan(nodes=3), target.capabilities)
         try:
             yield target
@@ -351,7 +359,22 @@ async def test_a_node_is_cut_off_from_the_others(target: Target) -> None:
     await target.wait_ready()
 
 
+async def test_a_node_is_disconnected_and_connected(target: Target) -> None:
+    require(target, Capability.DISCONNECT)
+    await mirrored(target, "connected")
+    await target.hurt("disconnect", 1, {})
+    seen = await view(target, "connected", lambda seen: seen.master not in (1, None) and seen.ready == 100, 2)
+    assert 1 not in seen.synchronised
+    with pytest.raises(AMQPConnectionError):
+        await publish(target, "connected", 1, node=1)
+    await target.unhurt("disconnect", 1)
+    await target.wait_ready()
+    await view(target, "connected", lambda seen: 1 in seen.synchronised, 2)
+    assert len(await taken(target, "connected", 1)) == 100
+
+
 async def test_a_node_without_its_disk_joins_as_a_new_one(target: Target) -> None:
+    require(target, Capability.WIPE_DISK)
     await mirrored(target, "rejoined")
     await publish(target, "alone", 1, node=3)
     agreed = {1, 2, 3} if target.kind == "rabbitmq" else set()
@@ -378,13 +401,26 @@ async def test_a_node_without_its_disk_joins_as_a_new_one(target: Target) -> Non
 # --- the end
 
 
+def containers_left() -> list[str]:
+    """Of clusters that were begun by the laboratory."""
+    engine = compose.engine()
+    if isinstance(engine, str):
+        return []
+    try:
+        found = engine.containers.list(all=True, filters={"name": "warren-chaos-"})
+        return [str(container.name) for container in found]
+    finally:
+        engine.close()
+
+
 async def test_closing_leaves_nothing(begun: Target) -> None:
     """The last of those on this cluster."""
     directory = Path(begun.nodes[0].log).parents[1]
     mark = mark_of(directory)
     ports = listening(mark)
-    assert len(ports) >= 6, "two of each node"
+    assert len(ports) >= 6 or begun.kind == "compose", "two of each node, if it is a process"
     assert len(mounts_in(directory)) == (3 if Capability.FILL_DISK in begun.capabilities else 0)
     await begun.close()
     assert_nothing_left(directory, mark, ports)
+    assert containers_left() == []
     await begun.close()

@@ -31,7 +31,7 @@ def test_every_scenario_is_listed() -> None:
         (["run"], "Missing argument"),
         (["run", "K99"], "there is no scenario K99"),
         (["run", "gone.toml"], "gone.toml: No such file"),
-        (["run", "K01", "--target", "kafka"], "there is no target kafka: it is local, rabbitmq"),
+        (["run", "K01", "--target", "kafka"], "there is no target kafka: it is local, compose, rabbitmq"),
         (["run", "K01", "--target", "gone.toml"], "gone.toml"),
         (["suite", "smoking"], "no scenario has the tag smoking; there are full, control,"),
     ],
