@@ -9,9 +9,11 @@ from importlib import import_module
 
 import click
 
+from chaos.extras import extra_needed
+
 #: Command -> the module and the name of what carries it out.
 COMMANDS = {
-    "chaos": ("chaos.cli_chaos", "chaos_group"),
+    "chaos": ("chaos.suite.commands", "chaos_group"),
     "cluster": ("chaos.cli_cluster", "cluster_group"),
     "node": ("cluster.__main__", "main"),
     "sim": ("chaos.cli_sim", "sim_command"),
@@ -29,7 +31,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name = COMMANDS[cmd_name]
-        command: click.Command = getattr(import_module(module), name)
+        with extra_needed():
+            command: click.Command = getattr(import_module(module), name)
         return command
 
 

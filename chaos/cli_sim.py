@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from chaos.cli_chaos import extra_needed
+from chaos.extras import extra_needed
 from chaos.interrupts import EXIT_INTERRUPTED, sigterm_as_interrupt
 
 if TYPE_CHECKING:

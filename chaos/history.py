@@ -1,4 +1,4 @@
-"""The history of a run: one row per event, one schema, every writer the same.
+"""The history of a simulated run: one row per event, one schema, every writer the same.
 
 Rows come from *processes*: each publisher, consumer, observer and the harness itself is one (``proc_id``). A process
 numbers its events densely from 1 (``ev_seq``, anew in each ``incarnation``) and ends with `PROC_END`. So a hole or a
@@ -9,30 +9,13 @@ Order that the rows promise: `PUB_INVOKE` is recorded before the bytes leave, `D
 message, `ACK_SENT` before the acknowledgement is written. "Before" across processes may only be claimed as
 ``t_hi_us(x) < t_lo_us(y)``; an event seen by polling carries the interval in which it must have happened.
 
-Files: ``DIR/events/part-NNNNNN.parquet``, zstd, one row group each. A part is written under another name and renamed
-when it is whole, so a run that is cut short leaves only readable parts. Encoding runs on one thread beside the event
-loop; when it falls behind by `MAX_PENDING_PARTS`, the recorder waits rather than grow.
+It is what simulated runs record, in memory; those on real clusters have `chaos.record`.
 """
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Protocol
-
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-#: Rows of one part: encoding it takes some tens of milliseconds, and a crash of the harness loses at most this many.
-ROWS_PER_PART = 16_384
-#: Parts being encoded at once before recording waits: about 30 MB of rows.
-MAX_PENDING_PARTS = 4
 
 
 class Kind(StrEnum):
@@ -121,134 +104,14 @@ class Event(NamedTuple):
     detail: str | None = None
 
 
-_DICTIONARY = pa.dictionary(pa.int16(), pa.string())
-#: Columns of a part, in order: the run's own three, then those of `Event`.
-SCHEMA = pa.schema(
-    [
-        ("run_id", _DICTIONARY),
-        ("seed", pa.int64()),
-        ("scenario", _DICTIONARY),
-        ("ev_seq", pa.int64()),
-        ("proc_id", pa.int32()),
-        ("proc_kind", _DICTIONARY),
-        ("incarnation", pa.int32()),
-        ("t_mono_ns", pa.int64()),
-        ("t_lo_us", pa.int64()),
-        ("t_hi_us", pa.int64()),
-        ("kind", _DICTIONARY),
-        ("queue_id", pa.int32()),
-        ("pub_id", pa.int32()),
-        ("seq", pa.int64()),
-        ("attempt", pa.int32()),
-        ("channel_id", pa.int64()),
-        ("consumer_id", pa.int32()),
-        ("delivery_tag", pa.int64()),
-        ("redelivered", pa.bool_()),
-        ("multiple", pa.bool_()),
-        ("requeue", pa.bool_()),
-        ("node_id", pa.int32()),
-        ("epoch", pa.int32()),
-        ("fault_id", pa.int32()),
-        ("result", pa.int64()),
-        ("bytes", pa.int32()),
-        ("crc_ok", pa.bool_()),
-        ("err", pa.string()),
-        ("detail", pa.string()),
-    ]
-)
-_RUN_COLUMNS = 3
-
-
 class History(Protocol):
-    """What processes record to: files (`HistoryWriter`), or the memory of a simulation."""
+    """What processes record to."""
 
     def now(self) -> tuple[int, int]:
         """(monotonic nanoseconds, microseconds since the Unix epoch) of this moment."""
 
     def append(self, event: Event) -> None:
         """Take one row."""
-
-
-class HistoryWriter:
-    """Collects the events of a whole run and writes them in parts."""
-
-    def __init__(
-        self, run_dir: Path, run_id: str, seed: int, scenario: str, rows_per_part: int = ROWS_PER_PART
-    ) -> None:
-        self._events_dir = run_dir / "events"
-        self._events_dir.mkdir(parents=True, exist_ok=True)
-        if event_parts(run_dir):
-            raise FileExistsError(f"{self._events_dir} already holds a run; choose another directory")
-        self._run = (run_id, seed, scenario)
-        self._rows_per_part = rows_per_part
-        self._rows: list[Event] = []
-        self._part_number = 0
-        self._logs: list[ProcessLog] = []
-        self._encoder = ThreadPoolExecutor(max_workers=1, thread_name_prefix="history")
-        self._pending: deque[Future[None]] = deque()
-        self._is_closed = False
-        #: Events recorded so far, for progress display.
-        self.event_count = 0
-        # One pair of clock readings ties the monotonic clock to the calendar: a step of the wall clock during the
-        # run cannot reorder events.
-        self._epoch_offset_ns = time.time_ns() - time.monotonic_ns()
-
-    def process(self, proc_id: int, proc_kind: ProcKind, incarnation: int = 1) -> ProcessLog:
-        """The log of one process; ends by itself when the writer is closed."""
-        log = ProcessLog(self, proc_id, proc_kind, incarnation)
-        self._logs.append(log)
-        return log
-
-    def now(self) -> tuple[int, int]:
-        """(monotonic nanoseconds, microseconds since the Unix epoch) of this moment."""
-        mono_ns = time.monotonic_ns()
-        return mono_ns, (mono_ns + self._epoch_offset_ns) // 1000
-
-    def append(self, event: Event) -> None:
-        """Take one row; every `ROWS_PER_PART` rows a part goes to the encoder."""
-        self._rows.append(event)
-        self.event_count += 1
-        if len(self._rows) >= self._rows_per_part:
-            self.flush()
-
-    def flush(self) -> None:
-        """Hand the rows collected so far to the encoder as one part."""
-        if not self._rows:
-            return
-        rows, self._rows = self._rows, []
-        while self._pending and self._pending[0].done():
-            self._pending.popleft().result()
-        while len(self._pending) >= MAX_PENDING_PARTS:
-            self._pending.popleft().result()
-        path = self._events_dir / f"part-{self._part_number:06d}.parquet"
-        self._part_number += 1
-        self._pending.append(self._encoder.submit(write_part, path, self._run, rows))
-
-    def close(self) -> None:
-        """End every process log, write what is left and wait for the encoder. Raises what the encoder met."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        for log in self._logs:
-            log.end()
-        self.flush()
-        try:
-            while self._pending:
-                self._pending.popleft().result()
-        finally:
-            self._encoder.shutdown()
-
-    def __enter__(self) -> HistoryWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def check_invariants(self) -> None:
-        assert len(self._rows) < self._rows_per_part, "a full buffer was not handed to the encoder"
-        assert len(self._pending) <= MAX_PENDING_PARTS, "more parts wait than the bound allows"
 
 
 class ProcessLog:
@@ -312,38 +175,3 @@ class ProcessLog:
         if not self._has_ended:
             self.record(Kind.PROC_END)
             self._has_ended = True
-
-
-def write_part(path: Path, run: tuple[str, int, str], rows: list[Event]) -> None:
-    """Write rows as one Parquet file that is either whole or absent."""
-    run_columns = [[value] * len(rows) for value in run]
-    columns = run_columns + [list(column) for column in zip(*rows, strict=True)]
-    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    table = pa.Table.from_arrays(arrays, schema=SCHEMA)
-    unfinished = path.with_suffix(".unfinished")
-    pq.write_table(table, unfinished, compression="zstd")
-    unfinished.replace(path)
-
-
-def event_parts(run_dir: Path) -> list[Path]:
-    """The files that the events of a run are in, in their order; none if it did not get as far as recording any."""
-    return sorted((run_dir / "events").glob("part-*.parquet"))
-
-
-def read_events(run_dir: Path) -> Iterator[Event]:
-    """Every event of a stored run, part by part (small tools and tests; the analysis reads with Spark)."""
-    for path in event_parts(run_dir):
-        columns = pq.read_table(path).to_pydict()
-        names = SCHEMA.names[_RUN_COLUMNS:]
-        for values in zip(*(columns[name] for name in names), strict=True):
-            yield Event(*values)
-
-
-@contextmanager
-def open_history(run_dir: Path, run_id: str, seed: int, scenario: str) -> Iterator[HistoryWriter]:
-    """A writer that is closed, and so complete, whatever happens inside."""
-    writer = HistoryWriter(run_dir, run_id, seed, scenario)
-    try:
-        yield writer
-    finally:
-        writer.close()

@@ -286,7 +286,7 @@ def test_tests_of_other_folders_say_what_they_need() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     folders = tuple(project["tool"]["pytest"]["ini_options"]["testpaths"])
     others = [path for path in TESTS if path.name.startswith("test_") and not name_of(path).startswith(folders)]
-    assert ROOT / "tests/integration/test_chaos_scenarios.py" in others
+    assert ROOT / "tests/integration/chaos/test_commands.py" in others
     mark = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(integration|spark|docker)\b", re.MULTILINE)
     silent = [name_of(path) for path in others if not mark.search(path.read_text(encoding="utf-8"))]
     assert not silent, "mark all of the file, or put it where pure tests are"

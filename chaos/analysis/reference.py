@@ -1,12 +1,11 @@
-"""The same definitions as `chaos.analysis.transforms`, in plain Python, for small histories.
+"""The definitions that judge simulated runs, in plain Python: those of before `chaos.judge`.
 
-Two independent readings of one definition: tests feed both the same random histories and want equal counts. It is
-written to be read, not to be fast.
+Written to be read, not to be fast.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 
 from chaos.history import Event
@@ -23,22 +22,6 @@ def stories(history: Iterable[Event]) -> dict[AttemptKey, list[Event]]:
         if event.seq is not None:
             by_attempt[(event.queue_id, event.pub_id, event.seq, event.attempt)].append(event)
     return by_attempt
-
-
-def reference_findings(history: Iterable[Event]) -> dict[str, int]:
-    """Counts of every finding that needs no scenario, under the names that the Spark job uses."""
-    events = list(history)
-    by_attempt = stories(events)
-    found: Counter[str] = Counter()
-    for story in by_attempt.values():
-        found.update(findings_of_attempt(story))
-    found["phantom"] += sum(event.kind == "DELIVER" and event.seq is None for event in events)
-    found["confirm_violations"] += sum(event.kind == "CONFIRM_STRAY" for event in events)
-    copies = Counter(key[:3] for key, story in by_attempt.items() if any(event.kind == "DELIVER" for event in story))
-    found["publisher_copies"] = sum(count > 1 for count in copies.values())
-    found["inversions"], found["inversions_excused"] = inversions(events)
-    found["incomplete_logs"] = incomplete_logs(events)
-    return dict(found)
 
 
 def findings_of_attempt(story: list[Event]) -> dict[str, int]:

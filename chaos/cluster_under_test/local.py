@@ -55,7 +55,10 @@ class NodeNotReadyError(TimeoutError):
 
 
 class LocalCluster:
-    """`chaos.cluster_under_test.protocol.ClusterUnderTest` with processes; see there for what the methods promise."""
+    """A cluster whose nodes are processes, known by their names.
+
+    After `kill` a process is gone and reaped, after `restart` it exists, and may still be starting: see `wait_ready`.
+    """
 
     def __init__(self, directory: ClusterDirectory) -> None:
         self.directory = directory

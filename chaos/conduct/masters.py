@@ -11,14 +11,19 @@ to hold all the same, since everything that is excused is excused by it:
 
 Without an epoch, lives that began and ended between two looks are not seen. With one they are counted.
 
+*Who followed* is compared with the mirrors that were known of the master before, and with which of their nodes run: it
+is as it was seen from outside (`chaos.record.kinds.Heir`), and proves nothing.
+
 What *is* so, for whoever has to choose a node now, is what most of those say that answer; of two opinions that as many
 have, the newer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from chaos.clients.ports import Recorder
-from chaos.record.kinds import Kind
+from chaos.record.kinds import Heir, Kind
 from chaos.targets.target import QueueView
 
 #: What a node may lag behind the majority that decides: several heartbeats.
@@ -28,8 +33,11 @@ LAG_US = 1_000_000
 class MasterWatch:
     """Of one queue: records what is new, and knows the latest view of it."""
 
-    def __init__(self, queue: int, record: Recorder, began_us: int) -> None:
-        """``queue``: its index in the run. Nobody has looked before ``began_us``."""
+    def __init__(
+        self, queue: int, record: Recorder, began_us: int, is_running: Callable[[int], bool] = lambda _: True
+    ) -> None:
+        """``queue``: its index in the run. Nobody has looked before ``began_us``. ``is_running`` tells of nodes."""
+        self._is_running = is_running
         self._queue = queue
         self._record = record
         self._began_us = began_us
@@ -42,6 +50,8 @@ class MasterWatch:
         self._said: dict[int, QueueView] = {}
         self._compared_us = began_us
         self._compared: QueueView | None = None
+        #: The last that had a master.
+        self._served: QueueView | None = None
         #: None while nobody says anything.
         self.current: QueueView | None = None
         #: Promotions after the first master.
@@ -58,6 +68,8 @@ class MasterWatch:
         if life:
             self._named_us[node] = asked_us
         self.current = self._most_common()
+        if self.current.master is not None:
+            self._served = self.current
         self._compare(self.current, now_us)
         self._compared, self._compared_us = self.current, asked_us
 
@@ -86,9 +98,28 @@ class MasterWatch:
         skipped = max(view.epoch - before - 1, 0) if view.epoch is not None and before is not None else 0
         last = view.epoch if view.epoch is not None else len(self._lives)
         for number in range(last - skipped, last + 1):
-            who = view.master or 0 if number == last else 0
-            self._record.note(Kind.PROMOTED, now_us, since_us, queue=self._queue, node=who, epoch=number)
+            is_seen = number == last
+            self._record.note(
+                Kind.PROMOTED,
+                now_us,
+                since_us,
+                queue=self._queue,
+                node=view.master or 0 if is_seen else 0,
+                epoch=number,
+                number=int(Heir.UNKNOWN if skipped else self._heir(view)),
+            )
         self.failovers += 1 + skipped
+
+    def _heir(self, view: QueueView) -> Heir:
+        before = self._served
+        if before is None or view.master in (None, before.master):
+            return Heir.UNKNOWN
+        possible = [node for node in before.mirrors if node in before.synchronised and self._is_running(node)]
+        if not possible:
+            return Heir.NONE_SYNCHRONISED
+        if view.master == possible[0]:
+            return Heir.OLDEST_SYNCHRONISED
+        return Heir.SYNCHRONISED if view.master in possible else Heir.WRONG
 
     def _compare(self, view: QueueView, now_us: int) -> None:
         before = self._compared

@@ -29,7 +29,9 @@ class Watch:
         self._record = record
         self._clock = clock
         began_us = clock.now_us()
-        self.masters = {name: MasterWatch(index, record, began_us) for index, name in enumerate(queues, 1)}
+        self.masters = {
+            name: MasterWatch(index, record, began_us, target.is_running) for index, name in enumerate(queues, 1)
+        }
         self._indices = {name: index for index, name in enumerate(queues, 1)}
         self._depth_us = dict.fromkeys(queues, 0)
         self._tasks: list[asyncio.Task[None]] = []

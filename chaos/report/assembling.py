@@ -17,13 +17,13 @@ from chaos.judge.latency import quantile_us
 from chaos.judge.ledger import Failover, FaultTime, Row, ledger
 from chaos.judge.verdict import Judged
 from chaos.judge.windows import Service, Span, Window, windows
-from chaos.record.kinds import Kind
+from chaos.record.kinds import Heir, Kind
 from chaos.record.message_key import any_attempt
 from chaos.record.schema import Event
 from chaos.report.drawing import duration
 from chaos.report.logs import lines_near
 from chaos.report.model import Depth, Lane, Mark, Moment, Report, Story
-from chaos.report.stories import fault_in_words, story
+from chaos.report.stories import HEIRS, fault_in_words, story
 
 #: Shorter times without a channel are what every reconnecting client has.
 CUT_OFF_US_MIN = 100_000
@@ -162,7 +162,7 @@ def _marks(sheet: Sheet, figures: Figures, found: Sequence[Window]) -> Iterator[
         yield Mark(Lane.FAULTS, event.t_lo_us, ends[event.fault] or last_us, fault_in_words(event))
     for event in _of(figures, Kind.PROMOTED):
         who = f"n{event.node}" if event.node else "unseen"
-        text = f"{_queue(sheet, event.queue)}: {who}, epoch {event.epoch}"
+        text = f"{_queue(sheet, event.queue)}: {who}, epoch {event.epoch}{HEIRS[Heir(event.number)]}"
         yield Mark(Lane.PROMOTIONS, event.t_lo_us, event.t_hi_us, text)
     for window in found:
         lane = Lane.NO_PUBLISH if window.service is Service.PUBLISH else Lane.NO_CONSUME

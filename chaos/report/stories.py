@@ -36,7 +36,7 @@ _STRAYS = {
     Stray.CONTRADICTION: "hears another answer than before",
     Stray.UNKNOWN: "hears an answer for what it has not published",
 }
-_HEIRS = {
+HEIRS = {
     Heir.UNKNOWN: "",
     Heir.OLDEST_SYNCHRONISED: ", the oldest that had everything",
     Heir.SYNCHRONISED: ", which had everything",
@@ -103,7 +103,7 @@ WORDS: Mapping[Kind, Callable[[Event], str]] = {
     Kind.PURGED: lambda _: "removes it: the queue is purged",
     Kind.DEAD_LETTERED: lambda _: "sends it to the dead letters",
     Kind.HELD: lambda _: "has it in its replica at the end",
-    Kind.PROMOTED: lambda event: f"becomes master, epoch {event.epoch}{_HEIRS[Heir(event.number)]}",
+    Kind.PROMOTED: lambda event: f"becomes master, epoch {event.epoch}{HEIRS[Heir(event.number)]}",
     Kind.DEMOTED: lambda event: f"is master no more of epoch {event.epoch}",
     Kind.MIRROR_JOINED: lambda _: "becomes a mirror",
     Kind.MIRROR_LEFT: lambda _: "is a mirror no more",

@@ -11,9 +11,9 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from chaos.analysis.report import STYLE as REPORT_STYLE
 from chaos.history import Kind
 from chaos.sim.happenings import DOWN, message_text
+from chaos.sim.lane_style import STYLE as REPORT_STYLE
 from chaos.sim.lanes import Layout, Mark, Row, Span
 
 ROWS_PER_STRIP = 56

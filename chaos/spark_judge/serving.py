@@ -1,8 +1,8 @@
 """Judging as a process of its own: Java has started by the time that there is something to judge, and does so once.
 
 Whoever runs it writes a line of JSON for each run, ``{"run": URI, "facts": URI}``, and reads one for each: `Answer`.
-The first line, before any is asked for, says that it is ready. It ends when its input does. What Spark or Java print
-goes to standard error.
+The first line, before any is asked for, says that it is ready. It ends when its input does, and at once by SIGTERM.
+What Spark or Java print goes to standard error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, TextIO, TypedDict
 
 from pyspark.errors import PySparkException
 
+from chaos.interrupts import sigterm_as_interrupt
 from chaos.java import JavaMissingError
 from chaos.spark_judge.evidence import judge_run
 from chaos.spark_judge.session import open_session
@@ -29,7 +30,7 @@ def serve(master_url: str | None, *, memory_mb: int | None, is_small: bool) -> N
     """Until standard input ends."""
     answers = _own_output()
     try:
-        with open_session(master_url, is_small=is_small, memory_mb=memory_mb) as spark:
+        with sigterm_as_interrupt(), open_session(master_url, is_small=is_small, memory_mb=memory_mb) as spark:
             _answer(answers, "")
             for line in sys.stdin:
                 asked: dict[str, Any] = json.loads(line)
@@ -41,6 +42,9 @@ def serve(master_url: str | None, *, memory_mb: int | None, is_small: bool) -> N
                     _answer(answers, "")
     except JavaMissingError as error:
         _answer(answers, str(error))
+    except KeyboardInterrupt:
+        # Whoever asked wants no answer any more; Java has ended.
+        return
 
 
 def _own_output() -> TextIO:

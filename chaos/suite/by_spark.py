@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -79,18 +81,20 @@ class SparkJudge:
     def _ended(self) -> CannotJudge:
         return CannotJudge(f"the judge's process has ended; {self._log_path} says why")
 
-    def close(self) -> None:
-        """Its input ends, and so does it."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Its input ends, and so does it; ``at_once``: also in the middle of a judgement."""
         process, self._process, self._is_ready = self._process, None, False
         if process is None:
             return
-        process.stdin.close()  # type: ignore[union-attr]
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()  # type: ignore[union-attr]
+        with process:
+            if at_once:
+                process.terminate()
+            process.stdin.close()  # type: ignore[union-attr]
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                # With its Java.
+                os.killpg(process.pid, signal.SIGKILL)
 
     def __enter__(self) -> SparkJudge:
         return self
@@ -98,4 +102,4 @@ class SparkJudge:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(at_once=kind is not None)

@@ -97,10 +97,17 @@ def document_named(name: str) -> dict[str, Any]:
     """What a scenario of the catalogue, or of a file, says. Raises `PlanError`."""
     if name.endswith(".toml"):
         return read_document(Path(name))
-    known = {document["id"]: document for document in catalogue_documents().values()}
+    known: dict[str, dict[str, Any]] = {}
+    for file_name, document in catalogue_documents().items():
+        known |= {document["id"]: document, name_of(file_name): document}
     if name not in known:
         raise PlanError(f"there is no scenario {name}; `warren chaos list` names all, and a file ends in .toml")
     return known[name]
+
+
+def name_of(file_name: str) -> str:
+    """K01_kill_master.toml: kill-master."""
+    return file_name.removesuffix(".toml").partition("_")[2].replace("_", "-")
 
 
 def scenario_named(name: str) -> Scenario:
@@ -123,14 +130,14 @@ def target_named(name: str) -> TargetKind:
 @click.option("--names", is_flag=True, help="Ids only, one per line.")
 def list_command(names: bool) -> None:
     """The scenarios there are."""
-    scenarios = catalogue().values()
+    scenarios = catalogue()
     if names:
-        for each in scenarios:
-            click.echo(each.id)
+        click.echo("\n".join(scenarios))
         return
-    table = Table("id", "what is done", "to be shown", "tags", box=None, padding=(0, 2, 0, 0))
-    for each in scenarios:
-        table.add_row(each.id, each.title, each.holds, " ".join(each.tags))
+    table = Table("id", "name", "what is done", "tags", box=None, padding=(0, 2, 0, 0))
+    for file_name, document in catalogue_documents().items():
+        each = scenarios[document["id"]]
+        table.add_row(each.id, name_of(file_name), each.title, " ".join(each.tags))
     Console().print(table)
 
 
@@ -156,7 +163,7 @@ class Order:
 
 
 @chaos_group.command("run")
-@click.argument("scenarios", metavar="ID|FILE...", nargs=-1, required=True)
+@click.argument("scenarios", metavar="ID|NAME|FILE...", nargs=-1, required=True)
 @target_option
 @out_option
 @seed_option
@@ -199,9 +206,10 @@ def run_command(
 def suite_command(
     *, tag: str, target: str, out: Path, seed: int | None, judge_name: str, master_url: str | None
 ) -> None:
-    """Run every scenario with TAG: smoke (a few minutes), or full for all of them.
+    """Run every scenario with a tag.
 
-    What the target cannot do is skipped, with the reason, and proves nothing. Exit codes as of `run` with several.
+    TAG is smoke (a few minutes), full (all of them), or another: `list` shows them. What the target cannot do is
+    skipped, with the reason, and proves nothing. Exit codes as of `run` with several.
     """
     known = catalogue()
     names = [name for name, scenario in known.items() if tag in ("full", *scenario.tags)]
@@ -218,11 +226,11 @@ def suite_command(
 @judge_option
 @master_option
 def analyse_command(run_dir: Path, judge_name: str, master_url: str | None) -> None:
-    """Judge the record in RUN_DIR again, and write its page anew."""
+    """Judge the record of a run again."""
     console = Console()
     with errors_as_text():
         sheet = read_sheet(run_dir)
-        with judge_named(judge_name, run_dir, master_url) as judge, interruptible(console, [run_dir]):
+        with interruptible(console, [run_dir]), judge_named(judge_name, run_dir, master_url) as judge:
             result = conclude(run_dir, sheet, judge(run_dir, sheet), 0.0)
     show_result(console, result)
     show_page(console, result)
@@ -233,14 +241,16 @@ def analyse_command(run_dir: Path, judge_name: str, master_url: str | None) -> N
 @click.argument("run_dir", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @master_option
 def watch_command(run_dir: Path, master_url: str | None) -> None:
-    """Judge the run in RUN_DIR while it goes on, as the parts of its record appear; exit codes as of `run`."""
+    """Judge a run while it goes on.
+
+    The parts of its record are judged as they appear; the exit codes are those of `run`.
+    """
     from chaos.suite.live import watch_run  # noqa: PLC0415 - PySpark takes a second to be imported
 
     console = Console()
-    with errors_as_text():
+    with errors_as_text(), interruptible(console, []):
         find_java()
-        with interruptible(console, []):
-            result = watch_run(run_dir, console, master_url)
+        result = watch_run(run_dir, console, master_url)
     show_result(console, result)
     show_page(console, result)
     sys.exit(exit_code([result]))
@@ -259,9 +269,10 @@ def watch_command(run_dir: Path, master_url: str | None) -> None:
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Keep the history and what was found.")
 @master_option
 def prove_command(*, messages: int, plant: int, seed: int, out: Path | None, master_url: str | None) -> None:
-    """Plant known anomalies in a history without any other, judge it, and compare: recall and precision.
+    """Measure how often the judge is wrong.
 
-    The exit code is 0 if all of them were found, and nothing else.
+    Known anomalies are planted in a history without any other, and what is found is compared with them. The exit code
+    is 0 if all of them were found, and nothing else.
     """
     from chaos.generator.shape import Shape  # noqa: PLC0415 - numpy takes its time to be imported
     from chaos.suite.error_rate import measure  # noqa: PLC0415 - PySpark takes a second to be imported
@@ -285,7 +296,10 @@ def prove_command(*, messages: int, plant: int, seed: int, out: Path | None, mas
 @chaos_group.command("heal")
 @click.argument("run_dir", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def heal_command(run_dir: Path) -> None:
-    """Undo what a run in RUN_DIR did to this machine or to a cluster, and could not undo, as it was killed itself."""
+    """Undo what a run that was killed has left.
+
+    Processes, mounts, faults, and what it made on a cluster that others use: all that its journal says.
+    """
     with errors_as_text():
         healed = heal(run_dir, EVERY_UNDOER)
     for each in healed:

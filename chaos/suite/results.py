@@ -35,6 +35,10 @@ class Result:
     #: Findings by their names.
     counts: Mapping[str, int] = field(default_factory=dict)
     at_risk: Mapping[str, int] = field(default_factory=dict)
+    #: By service: the longest time without it, microseconds; zero if it was shorter than the shortest that is told.
+    longest_gap_us: Mapping[str, int] = field(default_factory=dict)
+    #: What each failover cost, in words: the first of them.
+    failovers: tuple[str, ...] = ()
 
     @property
     def is_bad(self) -> bool:
@@ -49,8 +53,9 @@ class Result:
     def from_json(cls, line: str) -> Result:
         values = json.loads(line)
         verdict = values.pop("verdict")
-        reasons = tuple(values.pop("reasons"))
-        return cls(verdict=None if verdict is None else Verdict(verdict), reasons=reasons, **values)
+        reasons, failovers = (tuple(values.pop(name, ())) for name in ("reasons", "failovers"))
+        verdict = None if verdict is None else Verdict(verdict)
+        return cls(verdict=verdict, reasons=reasons, failovers=failovers, **values)
 
 
 def append(directory: Path, result: Result) -> None:

@@ -14,8 +14,9 @@ from chaos.conduct.sheet import Sheet
 from chaos.harm.journal import Journal, heal, outstanding
 from chaos.judge.findings import LOSSES
 from chaos.judge.judgement import Judgement
+from chaos.judge.ledger import Row
 from chaos.judge.verdict import Evidence, judge
-from chaos.judge.windows import Service, Window
+from chaos.judge.windows import Service, Window, longest_us
 from chaos.plan.model import Scenario
 from chaos.plan.variants import renamed
 from chaos.report import page
@@ -37,6 +38,10 @@ FILES = {
     "clients": "clients/",
     "cluster": f"{CLUSTER_DIRECTORY}/",
 }
+
+
+#: Of a run: the page has all.
+FAILOVERS_TOLD = 10
 
 
 class Judge(Protocol):
@@ -133,10 +138,12 @@ def _heal(directory: Path, watcher: Watcher) -> None:
 
 def conclude(directory: Path, sheet: Sheet, judgement: Judgement, took_s: float) -> Result:
     """What came of a run that is judged: its result, and its page beside the record."""
-    evidence = evidence_of(sheet, judgement)
+    windows = windows_of(judgement.figures)
+    evidence = evidence_of(sheet, judgement, windows)
     judged = judge(evidence)
     files = {name: address for name, address in FILES.items() if (directory / address).exists()}
-    page.write(assemble(sheet, judgement, judged, files, directory), directory)
+    report = assemble(sheet, judgement, judged, files, directory)
+    page.write(report, directory)
     chaos_toolkit.write(sheet, judgement, judged, directory)
     counts = {str(name): count for name, count in judgement.counts.items() if count}
     result = Result(
@@ -150,12 +157,28 @@ def conclude(directory: Path, sheet: Sheet, judgement: Judgement, took_s: float)
         round(took_s, 3),
         counts,
         dict(evidence.at_risk or {}),
+        {str(service): longest_us(windows, service) for service in Service},
+        tuple(_in_words(sheet, row) for row in report.ledger[:FAILOVERS_TOLD]),
     )
     write_result(directory, result)
     return result
 
 
-def evidence_of(sheet: Sheet, judgement: Judgement) -> Evidence:
+def _in_words(sheet: Sheet, row: Row) -> str:
+    """What a failover cost."""
+    queue, node = sheet.queues[row.failover.queue - 1].name, row.failover.node
+    whom = f"n{node}" if node else "a master that nobody saw"
+    costs = [f"noticed within {duration(row.detected_us[1])}"]
+    costs += [
+        f"{what} for {duration(gap_us)}"
+        for what, gap_us in (("no confirm", row.publish_gap_us), ("no delivery", row.consume_gap_us))
+        if gap_us
+    ]
+    costs += [f"{count:,} {what}" for what, count in (("lost", row.lost), ("repeats", row.repeats)) if count]
+    return f"{queue} to {whom}: {', '.join(costs)}"
+
+
+def evidence_of(sheet: Sheet, judgement: Judgement, windows: Sequence[Window]) -> Evidence:
     """What a verdict goes by."""
     return Evidence(
         counts=judgement.counts,
@@ -171,7 +194,7 @@ def evidence_of(sheet: Sheet, judgement: Judgement) -> Evidence:
             "lost": sum(judgement.counts.get(name, 0) for name in LOSSES),
         },
         loss_permitted=sheet.loss_permitted,
-        gaps=_gaps(sheet, windows_of(judgement.figures)),
+        gaps=_gaps(sheet, windows),
     )
 
 

@@ -14,6 +14,8 @@ from rich.table import Column, Table
 from chaos.conduct.conductor import Conductor
 from chaos.judge.findings import VIOLATIONS
 from chaos.judge.verdict import Verdict
+from chaos.judge.windows import WINDOW_US_MIN
+from chaos.report.drawing import duration
 from chaos.suite.results import Result, Summary
 
 _INTERVAL_S = 0.5
@@ -88,12 +90,24 @@ def show_result(console: Console, result: Result) -> None:
         return
     risked = ", ".join(f"{number:,} {name}" for name, number in result.at_risk.items() if number)
     console.print(f"  at risk: {risked or 'nothing'}", highlight=False)
+    if result.longest_gap_us:
+        console.print(f"  longest without service: {gaps_in_words(result.longest_gap_us)}", highlight=False)
+    for failover in result.failovers:
+        console.print(f"  failover: {escape(failover)}", highlight=False)
     table = Table("finding", Column("count", justify="right"), box=None, padding=(0, 2), show_header=False)
     for name, count in sorted(result.counts.items(), key=lambda each: (each[0] not in VIOLATIONS, each[0])):
         is_bad = name in VIOLATIONS
         table.add_row(f"[red]{name}[/red]" if is_bad else f"[dim]{name}[/dim]", f"{count:,}")
     if table.row_count:
         console.print(table)
+
+
+def gaps_in_words(longest_us: Mapping[str, int]) -> str:
+    """By service; what is shorter than the shortest that is told has no length."""
+    least = duration(WINDOW_US_MIN)
+    return ", ".join(
+        f"{service} {duration(gap_us) if gap_us else f'less than {least}'}" for service, gap_us in longest_us.items()
+    )
 
 
 def show_summary(console: Console, summary: Summary) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from chaos.cluster_under_test.admin import node_of_pid, nodes_of_pids
+from chaos.cluster_under_test.process_ids import node_of_pid, nodes_of_pids
 from chaos.targets.target import NotNow, QueueView, TargetError
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_client import AdminClient, AdminError

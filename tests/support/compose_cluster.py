@@ -11,16 +11,16 @@ import secrets
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import docker
 import pytest
 from docker.models.containers import Container
 
-from chaos.cluster_under_test.admin import SAMPLE_COLUMNS, sample_of_row
 from chaos.cluster_under_test.ports import choose_free_ports
-from chaos.cluster_under_test.protocol import QueueSample
+from chaos.cluster_under_test.process_ids import node_of_pid, nodes_of_pids
 from chaos.targets.compose import compose_command, engine
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_client import AdminClient, AdminError
@@ -43,6 +43,41 @@ _POLL_INTERVAL_S = 0.1
 _ASK_AGAIN = (ExitCode.UNAVAILABLE, ExitCode.TEMPORARY)
 
 _Value = TypeVar("_Value")
+#: What `sample_of_row` reads.
+SAMPLE_COLUMNS = (
+    "name",
+    "pid",
+    "slave_pids",
+    "synchronised_slave_pids",
+    "messages_ready",
+    "messages_unacknowledged",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSample:
+    """What one node said about one queue at one moment."""
+
+    queue: str
+    #: Node of the master; None while there is none.
+    master: str | None
+    #: Nodes of the mirrors, oldest first, and those of them that hold everything the master holds.
+    mirrors: tuple[str, ...]
+    synchronised: tuple[str, ...]
+    messages_ready: int
+    messages_unacked: int
+
+
+def sample_of_row(row: Mapping[str, Any]) -> QueueSample:
+    """One row of ``list_queues`` as a sample."""
+    return QueueSample(
+        queue=row["name"],
+        master=node_of_pid(row["pid"]),
+        mirrors=nodes_of_pids(row["slave_pids"]),
+        synchronised=nodes_of_pids(row["synchronised_slave_pids"]),
+        messages_ready=int(row["messages_ready"] or 0),
+        messages_unacked=int(row["messages_unacknowledged"] or 0),
+    )
 
 
 def eventually_answered(question: Callable[[], _Value], what: str, timeout_s: float = CHANGE_TIMEOUT_S) -> _Value:

@@ -17,9 +17,9 @@ import pika
 import pika.exceptions
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
-from chaos.cluster_under_test.admin import node_of_pid, nodes_of_pids
 from chaos.cluster_under_test.local import HOST, LocalCluster
 from chaos.cluster_under_test.ports import choose_free_ports, is_port_free
+from chaos.cluster_under_test.process_ids import node_of_pid, nodes_of_pids
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_client import AdminClient, AdminError
 from node.config import parse_address

@@ -6,7 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from chaos.cli import main
-from chaos.verdict import ExitCode
+from chaos.interrupts import EXIT_INTERRUPTED
+from chaos.judge.verdict import ExitCode
+from chaos.suite.commands import EXIT_NO_JAVA, EXIT_SKIPPED
 
 
 def help_of(*words: str) -> str:
@@ -24,5 +26,5 @@ def test_no_summary_of_a_command_is_cut_short(words: list[str]) -> None:
 
 def test_a_run_of_the_laboratory_tells_its_exit_codes() -> None:
     said = " ".join(help_of("chaos", "run").split())
-    for code in ExitCode:
-        assert f" {code.value} " in said, code
+    for code in (*ExitCode, EXIT_SKIPPED, EXIT_NO_JAVA, EXIT_INTERRUPTED):
+        assert f" {int(code)} " in said, code

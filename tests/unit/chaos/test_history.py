@@ -1,79 +1,54 @@
-from __future__ import annotations
+"""What one process of a simulated run records."""
 
-from pathlib import Path
+from __future__ import annotations
 
 import pytest
 
-from chaos.history import SCHEMA, Event, HistoryWriter, Kind, ProcKind, read_events
+from chaos.history import Event, Kind, ProcessLog, ProcKind
 
 
-def open_writer(path: Path, rows_per_part: int = 10) -> HistoryWriter:
-    return HistoryWriter(path, "run", 1, "test", rows_per_part)
+class Memory:
+    """Satisfies `chaos.history.History`; every moment is a millisecond after the one before."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._now_us = 0
+
+    def now(self) -> tuple[int, int]:
+        self._now_us += 1000
+        return self._now_us * 1000, self._now_us
+
+    def append(self, event: Event) -> None:
+        self.events.append(event)
 
 
-def test_schema_has_the_runs_columns_and_then_every_field_of_an_event() -> None:
-    assert SCHEMA.names == ["run_id", "seed", "scenario", *Event._fields]
-
-
-def test_what_was_recorded_can_be_read_and_is_numbered_densely(tmp_path: Path) -> None:
-    with open_writer(tmp_path) as writer:
-        first, second = writer.process(1, ProcKind.PUBLISHER), writer.process(2, ProcKind.CONSUMER)
-        for seq in range(1, 26):
-            first.record(Kind.PUB_INVOKE, queue_id=0, pub_id=3, seq=seq, attempt=1, body_bytes=256)
-            second.record(Kind.DELIVER, seq=seq, redelivered=seq == 7, crc_ok=True)
-            writer.check_invariants()
-    events = list(read_events(tmp_path))
-    assert len(list((tmp_path / "events").iterdir())) == 6
-    for proc_id in (1, 2):
-        assert [event.ev_seq for event in events if event.proc_id == proc_id] == list(range(1, 27))
-    assert [event.kind for event in events[-2:]] == ["PROC_END", "PROC_END"]
-    published = events[0]
-    assert (published.pub_id, published.seq, published.bytes, published.redelivered) == (3, 1, 256, None)
-    assert [event.seq for event in events if event.redelivered] == [7]
-
-
-def test_run_cut_short_leaves_whole_parts_and_no_end(tmp_path: Path) -> None:
-    writer = open_writer(tmp_path)
-    log = writer.process(1, ProcKind.PUBLISHER)
-    for seq in range(15):
-        log.record(Kind.PUB_INVOKE, seq=seq)
-    writer._encoder.shutdown()  # the process dies here: five events were never handed on
-    events = list(read_events(tmp_path))
-    assert [event.seq for event in events] == list(range(10))
-    assert all(event.kind != "PROC_END" for event in events)
-
-
-def test_times_do_not_run_backwards_and_an_observed_interval_is_kept(tmp_path: Path) -> None:
-    with open_writer(tmp_path) as writer:
-        log = writer.process(1, ProcKind.OBSERVER)
-        begun = log.now_us()
-        log.record(Kind.PROMOTE, t_lo_us=begun - 30_000)
-        log.record(Kind.JOIN)
-    promote, join, end = read_events(tmp_path)
-    assert promote.t_lo_us == begun - 30_000
-    assert promote.t_lo_us < promote.t_hi_us <= join.t_lo_us == join.t_hi_us <= end.t_hi_us
-
-
-def test_nothing_may_follow_the_end_of_a_process(tmp_path: Path) -> None:
-    with open_writer(tmp_path) as writer:
-        log = writer.process(1, ProcKind.CONSUMER)
+def test_events_are_numbered_densely_and_end() -> None:
+    memory = Memory()
+    logs = [ProcessLog(memory, number, ProcKind.PUBLISHER, 1) for number in (1, 2)]
+    for seq in range(1, 4):
+        for log in logs:
+            log.record(Kind.PUB_INVOKE, queue_id=0, pub_id=3, seq=seq, attempt=1, body_bytes=256)
+    for log in logs:
         log.end()
         log.end()
-        with pytest.raises(AssertionError, match="after its end"):
-            log.record(Kind.DELIVER)
-    assert [event.kind for event in read_events(tmp_path)] == ["PROC_END"]
+    for number in (1, 2):
+        assert [event.ev_seq for event in memory.events if event.proc_id == number] == [1, 2, 3, 4]
+    assert [event.kind for event in memory.events[-2:]] == [Kind.PROC_END, Kind.PROC_END]
+    assert (memory.events[0].pub_id, memory.events[0].bytes, memory.events[0].redelivered) == (3, 256, None)
 
 
-def test_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
-    with open_writer(tmp_path) as writer:
-        writer.process(1, ProcKind.HARNESS)
-    with pytest.raises(FileExistsError, match="another directory"):
-        open_writer(tmp_path)
+def test_an_observed_interval_is_kept() -> None:
+    memory = Memory()
+    log = ProcessLog(memory, 1, ProcKind.OBSERVER, 1)
+    begun_us = log.now_us()
+    log.record(Kind.PROMOTE, t_lo_us=begun_us)
+    log.record(Kind.JOIN)
+    promote, join = memory.events
+    assert promote.t_lo_us == begun_us < promote.t_hi_us <= join.t_lo_us == join.t_hi_us
 
 
-def test_error_of_the_encoder_reaches_the_recorder(tmp_path: Path) -> None:
-    writer = open_writer(tmp_path)
-    log = writer.process(1, ProcKind.PUBLISHER)
-    log.record(Kind.PUB_INVOKE, seq="not a number")  # type: ignore[arg-type]
-    with pytest.raises(Exception, match="not a number"):
-        writer.close()
+def test_nothing_may_follow_the_end_of_a_process() -> None:
+    log = ProcessLog(Memory(), 1, ProcKind.CONSUMER, 1)
+    log.end()
+    with pytest.raises(AssertionError, match="after its end"):
+        log.record(Kind.DELIVER)

@@ -10,9 +10,7 @@ import pytest
 
 from chaos.cli import COMMANDS
 from chaos.cluster_under_test.local import LocalCluster
-
-#: Of the ``chaos`` extra: who runs brokers only does not have them.
-EXTRA = {"aio_pika", "aiormq", "docker", "pyarrow", "pyspark", "toxiproxy"}
+from chaos.extras import EXTRA_MODULES
 
 
 def modules_after(code: str) -> set[str]:
@@ -35,8 +33,8 @@ def modules_after(code: str) -> set[str]:
 def test_a_node_loads_nothing_of_the_laboratory(start: str) -> None:
     loaded = modules_after(start)
     assert "cluster.runtime.node_runtime" in loaded
-    assert {name.partition(".")[0] for name in loaded} & EXTRA == set()
-    assert {name for name in loaded if name.startswith("chaos.")} <= {"chaos.cli"}
+    assert {name.partition(".")[0] for name in loaded} & EXTRA_MODULES == set()
+    assert {name for name in loaded if name.startswith("chaos.")} <= {"chaos.cli", "chaos.extras"}
 
 
 @pytest.mark.integration

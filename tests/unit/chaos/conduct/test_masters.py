@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.conduct.masters import LAG_US, MasterWatch
-from chaos.record.kinds import Kind
+from chaos.record.kinds import Heir, Kind
 from chaos.targets.target import QueueView
 from tests.support.recorded_rows import RecordedRows
 
@@ -28,7 +28,8 @@ class Scene:
 
     def __init__(self) -> None:
         self.rows = RecordedRows()
-        self.watch = MasterWatch(7, self.rows, BEGAN_US)
+        self.down: set[int] = set()
+        self.watch = MasterWatch(7, self.rows, BEGAN_US, lambda node: node not in self.down)
 
     def said(self, node: int, what: QueueView, asked_ms: int, answered_ms: int | None = None) -> None:
         answered_us = BEGAN_US + 1000 * (asked_ms + 5 if answered_ms is None else answered_ms)
@@ -152,3 +153,36 @@ def test_what_came_while_nobody_answered_is_compared_with_what_was_before() -> N
     scene.said(1, view(1, "a"), 9_000, 9_001)
     assert [row.kind for row in scene.rows.rows] == [Kind.MIRROR_LEFT]
     assert scene.rows.times_us == [(BEGAN_US + 1_000_000, BEGAN_US + 9_001_000)]
+
+
+@pytest.mark.parametrize(
+    ("synchronised", "down", "master", "heir"),
+    [
+        ((3, 2), {1}, 3, Heir.OLDEST_SYNCHRONISED),
+        ((3, 2), {1}, 2, Heir.SYNCHRONISED),
+        ((3, 2), {1, 3}, 2, Heir.OLDEST_SYNCHRONISED),
+        ((2,), {1}, 2, Heir.OLDEST_SYNCHRONISED),
+        ((2,), {1}, 3, Heir.WRONG),
+        ((), {1}, 3, Heir.NONE_SYNCHRONISED),
+        ((2,), {1, 2}, 3, Heir.NONE_SYNCHRONISED),
+        ((3, 2), {1}, 1, Heir.UNKNOWN),
+    ],
+)
+def test_who_followed_is_told_as_it_was_seen(
+    synchronised: tuple[int, ...], down: set[int], master: int, heir: Heir
+) -> None:
+    scene = Scene()
+    scene.said(2, view(1, "a", 4, mirrors=(3, 2), synchronised=synchronised), 0)
+    scene.down = down
+    scene.said(2, view(None, "", 4), 100)
+    scene.said(2, view(master, "b", 5), 200)
+    [promoted] = [row for row in scene.rows.rows if row.kind is Kind.PROMOTED]
+    assert promoted.others.get("number", 0) == heir
+
+
+def test_of_a_promotion_that_was_not_seen_nobody_tells_who_followed() -> None:
+    scene = Scene()
+    scene.said(2, view(1, "a", 4, mirrors=(3, 2), synchronised=(3, 2)), 0)
+    scene.said(2, view(3, "b", 6), 200)
+    numbers = [row.others.get("number", 0) for row in scene.rows.rows if row.kind is Kind.PROMOTED]
+    assert numbers == [Heir.UNKNOWN, Heir.UNKNOWN]
