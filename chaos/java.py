@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +30,8 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
+#: Spark's scripts ask for this module.
+_NO_ERROR = "WARNING: Using incubator modules"
 #: Where Py4J reports a call to Java that broke: "" is the root logger.
 _PY4J_LOGGERS = ("", "py4j.clientserver", "py4j.java_gateway")
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
@@ -129,6 +132,37 @@ def _java_children() -> set[psutil.Process]:
             if any("spark-submit" in part or "SparkSubmit" in part for part in process.cmdline()):
                 found.add(process)
     return found
+
+
+class JavaErrors:
+    """What the Java process that is begun within `caught` writes to standard error, for as long as it lives.
+
+    A line that Spark's own options make it write each time is no error; the others are shown by `show`.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - `show` closes it
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Our own standard error is back at the end; a process that was begun keeps the other."""
+        sys.stderr.flush()
+        own = os.dup(2)
+        os.dup2(self._file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(own, 2)
+            os.close(own)
+
+    def show(self) -> None:
+        """At the end."""
+        with self._file:
+            self._file.seek(0)
+            for line in self._file.read().decode(errors="replace").splitlines():
+                if line and not line.startswith(_NO_ERROR):
+                    print(line, file=sys.stderr)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from math import ceil
 import psutil
 from pyspark.sql import SparkSession
 
-from chaos.java import find_java, java_ended_by_interrupt, java_settings
+from chaos.java import JavaErrors, find_java, java_ended_by_interrupt, java_settings
 
 #: Compile fast rather than well: for what is over in seconds.
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -40,9 +40,12 @@ def open_session(
     with ExitStack() as cleanup:
         if is_local and "SPARK_CONF_DIR" not in os.environ:
             cleanup.enter_context(java_settings(_QUICK_JAVA if is_small else _STEADY_JAVA))
+        errors = JavaErrors()
+        cleanup.callback(errors.show)
         with java_ended_by_interrupt() as was_interrupted:
             on_interrupt = signal.getsignal(signal.SIGINT)
-            spark = _build(master_url, memory_mb or _memory_mb(), is_local=is_local)
+            with errors.caught():
+                spark = _build(master_url, memory_mb or _memory_mb(), is_local=is_local)
             # Spark's own handler calls Java in the middle of a call to Java, which fails noisily.
             signal.signal(signal.SIGINT, on_interrupt)
             try:
