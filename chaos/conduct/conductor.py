@@ -267,11 +267,13 @@ class Conductor:
 def _at_risk(crew: Crew, watch: Watch) -> Mapping[str, int]:
     """What would be lost now, if all went wrong."""
     quantities = crew.quantities()
-    stored = sum((view.ready or 0) + (view.unacked or 0) for view in watch.views().values())
+    views = watch.views().values()
     return {
-        "stored": stored,
+        "stored": sum((view.ready or 0) + (view.unacked or 0) for view in views),
         "held": quantities[Quantity.HELD],
         "outstanding": quantities[Quantity.OUTSTANDING],
+        "unsynchronised": sum(len(set(view.mirrors) - set(view.synchronised)) for view in views),
+        "unserved": len(watch.masters) - sum(view.is_served for view in views),
     }
 
 

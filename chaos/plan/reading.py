@@ -26,8 +26,20 @@ from chaos.plan.words import PlanError
 #: What may be wanted to have been at risk. Over the run: masters that queues got, faults that landed, messages
 #: confirmed, deliveries with the flag, neighbours whose order was compared, messages found lost (of a scenario that
 #: shows that loss is seen). Summed over the moments at which faults began: messages in the queues, deliveries that
-#: consumers held, publishes without an answer.
-RISKS = ("failovers", "faults", "confirmed", "redelivered", "pairs", "lost", "stored", "held", "outstanding")
+#: consumers held, publishes without an answer, mirrors that lacked something, queues without a master.
+RISKS = (
+    "failovers",
+    "faults",
+    "confirmed",
+    "redelivered",
+    "pairs",
+    "lost",
+    "stored",
+    "held",
+    "outstanding",
+    "unsynchronised",
+    "unserved",
+)
 NODES_MAX = 9
 TIMES_MAX = 1000
 _STEP_KEYS = ("do", "to", "when", "within", "after", "for", "name")

@@ -32,6 +32,8 @@ STATES: Mapping[str, str] = {
     "stored": "messages stored",
     "held": "deliveries held",
     "outstanding": "publishes under way",
+    "unsynchronised": "mirrors that lack something",
+    "unserved": "queues without a master",
 }
 
 

@@ -65,7 +65,8 @@ def test_a_failover() -> None:
     assert (row.failover.epoch, row.fault, row.lost, row.at_risk["stored"]) == (2, 1, 1, 1)
     assert marks(report, Lane.FAULTS) == [(8, 15, "fault 1: kill of n1")]
     assert marks(report, Lane.PROMOTIONS) == [(10, 10, "orders: n2, epoch 2")]
-    assert report.coverage == {"kill": {"messages stored": 1, "deliveries held": 0, "publishes under way": 0}}
+    met = {state: met for state, met in report.coverage["kill"].items() if met}
+    assert (list(report.coverage), met) == (["kill"], {"messages stored": 1})
     assert marks(report, Lane.NO_PUBLISH), "somebody waited for a confirm"
     assert sum(moment.confirms for moment in report.moments) == 3
     [lost] = [story for story in report.stories if Name.LOST in story.findings]
