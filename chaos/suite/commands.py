@@ -33,6 +33,7 @@ from chaos.suite.by_spark import CannotJudge, SparkJudge
 from chaos.suite.junit import junit_xml
 from chaos.suite.results import Result, append, read, summarise
 from chaos.suite.running import Judge, Setting, TargetKind, conclude, run_scenario
+from chaos.suite.side_by_side import table
 from chaos.suite.smallest import smallest
 from chaos.suite.undoers import EVERY_UNDOER
 from chaos.suite.watching import TerminalWatcher, show_result, show_summary
@@ -134,11 +135,11 @@ def list_command(names: bool) -> None:
     if names:
         click.echo("\n".join(scenarios))
         return
-    table = Table("id", "name", "what is done", "tags", box=None, padding=(0, 2, 0, 0))
+    listed = Table("id", "name", "what is done", "tags", box=None, padding=(0, 2, 0, 0))
     for file_name, document in catalogue_documents().items():
         each = scenarios[document["id"]]
-        table.add_row(each.id, name_of(file_name), each.title, " ".join(each.tags))
-    Console().print(table)
+        listed.add_row(each.id, name_of(file_name), each.title, " ".join(each.tags))
+    Console().print(listed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +292,28 @@ def prove_command(*, messages: int, plant: int, seed: int, out: Path | None, mas
     console.print(f"{rate.rows:,} events of {rate.messages:,} messages, seed {seed}\n", highlight=False)
     click.echo(rate.table(), nl=False)
     sys.exit(int(not rate.is_perfect))
+
+
+@chaos_group.command("compare")
+@click.argument(
+    "directories",
+    metavar="OUT...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+)
+def compare_command(directories: tuple[Path, ...]) -> None:
+    """Show what targets made of the same scenarios.
+
+    As a table in Markdown, of all runs in the directories OUT (see `run --out`).
+    """
+    results: list[Result] = []
+    for directory in directories:
+        try:
+            results += read(directory)
+        except FileNotFoundError:
+            raise click.UsageError(f"{directory} holds no runs") from None
+    click.echo(table(results), nl=False)
 
 
 @chaos_group.command("heal")
