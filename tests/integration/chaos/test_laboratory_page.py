@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -27,6 +29,16 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "laboratory.md"
 
 
+def listening_on(mark: str, port: int) -> list[int]:
+    """Ids of processes with the mark."""
+    found = []
+    for process in marked.processes_of(mark):
+        with suppress(psutil.NoSuchProcess):
+            ports = [each.laddr.port for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+            found += [process.pid] if port in ports else []
+    return found
+
+
 @pytest_asyncio.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
     """What of the page is another here: the port, and how this node, and no other, is stopped."""
@@ -40,11 +52,10 @@ async def broker(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
         try:
             await target.wait_ready()
             [endpoint] = target.endpoints
-            [beam] = [
-                process.pid for process in marked.processes_of(mark_of(directory)) if process.name() == "beam.smp"
-            ]
+            address = endpoint.url.rpartition("@")[2].rstrip("/")
+            [beam] = listening_on(mark_of(directory), int(address.rpartition(":")[2]))
             yield {
-                "127.0.0.1:5672": endpoint.url.rpartition("@")[2].rstrip("/"),
+                "127.0.0.1:5672": address,
                 "sudo pkill -STOP beam.smp": f"kill -STOP {beam}",
                 "sudo pkill -CONT beam.smp": f"kill -CONT {beam}",
             }
