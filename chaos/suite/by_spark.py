@@ -22,7 +22,11 @@ END_S = 20.0
 
 
 class CannotJudge(Exception):
-    """Spark cannot do it; the text says why. The record is whole: the run can be judged again."""
+    """Spark cannot do it; the text says why, and what to do with the record."""
+
+
+class _NoAnswer(Exception):
+    """It was not judged; the text says why."""
 
 
 class SparkJudge:
@@ -53,10 +57,16 @@ class SparkJudge:
         self.prepare()
         facts = directory / FACTS_FILE
         facts.write_text(json.dumps(facts_document(sheet.facts())) + "\n", encoding="utf-8")
-        if not self._is_ready:
-            self._answer()
-            self._is_ready = True
-        self._ask({"run": directory.resolve().as_uri(), "facts": facts.resolve().as_uri()})
+        try:
+            if not self._is_ready:
+                self._answer()
+                self._is_ready = True
+            self._ask({"run": directory.resolve().as_uri(), "facts": facts.resolve().as_uri()})
+        except _NoAnswer as error:
+            raise CannotJudge(
+                f"{error}. The record is whole: `warren chaos analyse {directory}` judges it again, "
+                "with --judge plain without Spark"
+            ) from None
         return judgement_file.read(directory)
 
     def _ask(self, question: dict[str, str]) -> None:
@@ -76,10 +86,10 @@ class SparkJudge:
         if not line:
             raise self._ended()
         if problem := json.loads(line)["problem"]:
-            raise CannotJudge(problem)
+            raise _NoAnswer(problem)
 
-    def _ended(self) -> CannotJudge:
-        return CannotJudge(f"the judge's process has ended; {self._log_path} says why")
+    def _ended(self) -> _NoAnswer:
+        return _NoAnswer(f"the judge's process has ended; {self._log_path} says why")
 
     def close(self, *, at_once: bool = False) -> None:
         """Its input ends, and so does it; ``at_once``: also in the middle of a judgement."""

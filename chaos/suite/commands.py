@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -359,6 +360,9 @@ def carry_out(order: Order, console: Console) -> int:
             directory.mkdir()
             watcher.begin(f"[bold]{planned.id}[/bold] {planned.title}, seed {seed}, in {directory}")
             result = asyncio.run(run_scenario(planned, directory, seed, setting))
+            if result.verdict is None:
+                # Nothing was done: there is an empty journal in it.
+                shutil.rmtree(directory)
             append(order.out, result)
             results.append(result)
             show_result(console, result)
