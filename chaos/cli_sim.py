@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from chaos.extras import extra_needed
 from chaos.interrupts import EXIT_INTERRUPTED, sigterm_as_interrupt
+from chaos.whole_file import write_whole
 
 if TYPE_CHECKING:
     from chaos.sim.schedule import Schedule
@@ -342,9 +343,7 @@ def _commit() -> str | None:
 def _write_json(path: Path, document: dict[str, Any]) -> None:
     """Whole, or as it was before."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_text(json.dumps(document, indent=1) + "\n")
-    unfinished.replace(path)
+    write_whole(path, json.dumps(document, indent=1) + "\n")
 
 
 def _tell_failure(result: Any) -> None:

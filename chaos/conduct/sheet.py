@@ -7,7 +7,6 @@ it is begun, so one that dies at once is missed.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.judge.findings import QueueFacts, RunFacts
+from chaos.whole_file import write_whole
 
 FILE_NAME = "run.json"
 FORMAT = 2
@@ -95,13 +95,7 @@ class Sheet:
 
     def write(self, run_directory: Path) -> None:
         """Whole, or not at all."""
-        path = run_directory / FILE_NAME
-        unfinished = path.with_suffix(".unfinished")
-        with unfinished.open("w", encoding="utf-8") as file:
-            json.dump(asdict(self), file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        write_whole(run_directory / FILE_NAME, json.dumps(asdict(self), indent=1))
 
     def facts(self) -> RunFacts:
         """For a judge."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +12,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from chaos.generator.history import Generated, History, write_history
-from chaos.generator.planted import PLANTED_FILE, write_planted
+from chaos.generator.history import Generated, History
+from chaos.generator.run import write_run
 from chaos.generator.shape import Shape
-from chaos.judge.facts_file import FACTS_FILE, facts_document
 
 #: About, without and with what the broker tells.
 _ROWS_PER_MESSAGE = (5.05, 9.1)
@@ -44,13 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory: Path = options.out
     try:
         with _progress(round(shape.messages * _ROWS_PER_MESSAGE[shape.tap])) as advance:
-            generated = write_history(history, directory, directory.name, advance)
+            generated = write_run(history, directory, advance)
     except FileExistsError as error:
         sys.stderr.write(f"there is a record already: {error.filename}\n")
         return 2
-    document = json.dumps(facts_document(history.layout.facts()))
-    (directory / FACTS_FILE).write_text(document + "\n", encoding="utf-8")
-    write_planted(directory / PLANTED_FILE, generated.planted)
     sys.stdout.write(_summary(shape, generated, options.plant))
     return 0
 

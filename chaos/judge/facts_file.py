@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
+from pathlib import Path
 
 from chaos.judge.findings import QueueFacts, RunFacts
 
@@ -16,6 +18,13 @@ def facts_document(facts: RunFacts) -> dict[str, object]:
         "queues": [asdict(queue) for queue in facts.queues],
         "slack_us": facts.slack_us,
     }
+
+
+def write_facts(directory: Path, facts: RunFacts) -> Path:
+    """Beside the record of a run; returns where."""
+    path = directory / FACTS_FILE
+    path.write_text(json.dumps(facts_document(facts)) + "\n", encoding="utf-8")
+    return path
 
 
 def facts_of(document: dict[str, object]) -> RunFacts:

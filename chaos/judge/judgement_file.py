@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import astuple
 from pathlib import Path
@@ -14,6 +13,7 @@ from chaos.judge.findings import Finding, Name, Place
 from chaos.judge.judgement import Judgement
 from chaos.judge.windows import Bucket
 from chaos.record.schema import Event
+from chaos.whole_file import write_whole
 
 FILE_NAME = "judgement.json"
 FORMAT = 1
@@ -45,6 +45,11 @@ def document_of(judgement: Judgement) -> dict[str, Any]:
     }
 
 
+def text_of(judgement: Judgement) -> str:
+    """What is in the file."""
+    return json.dumps(document_of(judgement), separators=(",", ":"))
+
+
 def judgement_of(document: Mapping[str, Any]) -> Judgement:
     """The judgement that `document_of` made it of."""
     return Judgement(
@@ -71,13 +76,7 @@ def judgement_of(document: Mapping[str, Any]) -> Judgement:
 
 def write(judgement: Judgement, directory: Path) -> None:
     """Whole, or not at all."""
-    path = directory / FILE_NAME
-    unfinished = path.with_suffix(".unfinished")
-    with unfinished.open("w", encoding="utf-8") as file:
-        json.dump(document_of(judgement), file, separators=(",", ":"))
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+    write_whole(directory / FILE_NAME, text_of(judgement))
 
 
 def read(directory: Path) -> Judgement:

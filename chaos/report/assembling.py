@@ -38,12 +38,12 @@ STATES: Mapping[str, str] = {
 
 
 def assemble(
-    sheet: Sheet, judgement: Judgement, judged: Judged, files: Mapping[str, str] | None = None,
-    directory: Path | None = None,
+    sheet: Sheet, judgement: Judgement, judged: Judged, found: Sequence[Window],
+    files: Mapping[str, str] | None = None, directory: Path | None = None,
 ) -> Report:  # fmt: skip
-    """``directory``: of the run, in which logs of nodes are looked for; without it stories quote none."""
+    """``found``: see `windows_of`. ``directory``: of the run, in which logs of nodes are looked for; without it stories
+    quote none."""
     figures = judgement.figures
-    found = windows_of(figures)
     return Report(
         sheet=sheet,
         judged=judged,

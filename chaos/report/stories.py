@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from chaos.conduct.sheet import Sheet
+from chaos.judge.figures import by_time
 from chaos.judge.findings import Finding, Name
 from chaos.record.kinds import Flag, Heir, Kind, Stray
 from chaos.record.message_key import any_attempt, unpack
@@ -138,7 +139,7 @@ def story(
         and each.t_lo_us <= end_us
     ]
     named = {(finding.process, finding.event) for finding in findings}
-    told = sorted([*own, *around], key=lambda each: (each.t_lo_us, each.process, each.event))
+    told = sorted([*own, *around], key=by_time)
     deeds = [_deed(each, sheet, (each.process, each.event) in named) for each in told if each.kind in WORDS]
     queue = sheet.queues[parts.queue - 1].name if parts.queue <= len(sheet.queues) else str(parts.queue)
     title = f"message {parts.sequence} of publisher {parts.publisher}, queue {queue}"

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from chaos.whole_file import write_whole
+
 VERSION = 1
 #: The seeds before are for samples and for looking at one.
 FIRST_SEED = 10_001
@@ -72,9 +74,7 @@ def read(path: Path) -> list[Entry]:
 def write(path: Path, entries: Sequence[Entry]) -> None:
     """Whole, or as it was before."""
     lines = ",\n".join(f"  {json.dumps(entry._asdict())}" for entry in entries)
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_text(f'{{\n "version": {VERSION},\n "campaigns": [\n{lines}\n ]\n}}\n', encoding="utf-8")
-    unfinished.replace(path)
+    write_whole(path, f'{{\n "version": {VERSION},\n "campaigns": [\n{lines}\n ]\n}}\n')
 
 
 def next_seed(

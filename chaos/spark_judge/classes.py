@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from chaos.judge.findings import Name, Place
 from chaos.record.kinds import REMOVALS, Kind
 from chaos.record.message_key import ATTEMPT_BITS, PUBLISHER_SHIFT
-from chaos.spark_judge.expressions import any_attempt, attempt_of, has, is_kind, shown
+from chaos.spark_judge.expressions import any_attempt, attempt_of, has, is_confirmed, is_kind, shown
 from chaos.spark_judge.record import with_queue
 
 #: The columns of what is found. ``name`` first, as in `chaos.judge.findings.Finding`.
@@ -17,18 +17,18 @@ FINDING = ("name", "message", "process", "event")
 
 def shown_by_messages(messages: DataFrame, queues: DataFrame) -> DataFrame:
     """Findings of messages by themselves, what was shown by their deliveries included."""
-    is_confirmed = has(Kind.CONFIRM) & ~has(Kind.RETURN)
+    confirmed = is_confirmed()
     is_delivered, is_left = has(Kind.DELIVER), has(Kind.LEFT)
     is_gone = ~has(Kind.LEFT, *REMOVALS)
-    is_missing = is_confirmed & ~is_delivered & is_gone
-    is_unsettled = is_confirmed & is_delivered & ~F.col("is_settled") & is_gone
+    is_missing = confirmed & ~is_delivered & is_gone
+    is_unsettled = confirmed & is_delivered & ~F.col("is_settled") & is_gone
     emptied_behind = F.coalesce(F.col("publish_t_lo_us") <= F.col("emptied_until_us"), F.lit(False))
     may_be_removed = F.col("may_remove") | emptied_behind
     anywhere = {
         Name.PHANTOM: (is_delivered & ~has(Kind.PUBLISH), "first"),
-        Name.REFUSED_DELIVERED: (is_delivered & has(Kind.REFUSE) & ~is_confirmed, "first"),
+        Name.REFUSED_DELIVERED: (is_delivered & has(Kind.REFUSE) & ~confirmed, "first"),
         Name.RETURNED_DELIVERED: (is_delivered & has(Kind.RETURN), "first"),
-        Name.RECOVERED: (is_delivered & ~is_confirmed & has(Kind.UNRESOLVED), "first"),
+        Name.RECOVERED: (is_delivered & ~confirmed & has(Kind.UNRESOLVED), "first"),
         Name.FLAGGED_FIRST: (is_delivered & F.col("delivery_event").isNull(), "first"),
         Name.SETTLED_UNPROVEN: (F.col("is_settled") & ~F.col("is_proven") & ~is_left, "publish"),
     }

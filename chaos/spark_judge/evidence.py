@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -31,10 +30,9 @@ def _write(spark: SparkSession, run_uri: str, judgement: Judgement) -> None:
     if parts.scheme == "file":
         judgement_file.write(judgement, Path(unquote(parts.path)))
         return
-    document = json.dumps(judgement_file.document_of(judgement), separators=(",", ":"))
     context = spark.sparkContext
     hadoop = context._jvm.org.apache.hadoop  # type: ignore[union-attr]
     path = hadoop.fs.Path(f"{run_uri}/{judgement_file.FILE_NAME}")
     stream = path.getFileSystem(context._jsc.hadoopConfiguration()).create(path, True)
-    stream.write(bytearray(document.encode()))
+    stream.write(bytearray(judgement_file.text_of(judgement).encode()))
     stream.close()

@@ -40,6 +40,11 @@ def has(*kinds: Kind, seen: str = "seen") -> Column:
     return F.col(seen).bitwiseAND(F.lit(set_of(*kinds))) != 0
 
 
+def is_confirmed() -> Column:
+    """True if the set in column ``seen`` says that a message is, see `chaos.judge`."""
+    return has(Kind.CONFIRM) & ~has(Kind.RETURN)
+
+
 def is_kind(kind: Column, *kinds: Kind) -> Column:
     return kind.isin([int(each) for each in kinds])
 

@@ -15,7 +15,7 @@ from chaos.judge.windows import BUCKET_US, Bucket
 from chaos.record import message_key
 from chaos.record.kinds import Ending, Kind
 from chaos.record.schema import Event
-from chaos.spark_judge.expressions import any_attempt, attempt_of, has, is_kind, queue_of
+from chaos.spark_judge.expressions import any_attempt, attempt_of, has, is_confirmed, is_kind, queue_of
 
 #: A moment of a message, by its place here.
 _COUNTED = ("intended", "concluded", "stored", "fetched", "repeats")
@@ -79,17 +79,13 @@ def _of_rows(events: DataFrame) -> DataFrame:
     )
 
 
-def _is_confirmed() -> Column:
-    return has(Kind.CONFIRM) & ~has(Kind.RETURN)
-
-
 def _of_messages(rolled: DataFrame) -> DataFrame:
     """A message has up to five moments; each is counted in the bucket where it lies."""
     concluded, fetched = F.col("concluded_us"), F.col("fetched_t_lo_us")
-    is_stored = _is_confirmed() & F.coalesce(concluded < fetched, F.lit(False))
+    is_stored = is_confirmed() & F.coalesce(concluded < fetched, F.lit(False))
     moments = {
         "intended": F.when(attempt_of(F.col("message")) == 1, F.col("intended_us")),
-        "concluded": F.when(_is_confirmed() | has(Kind.GIVEN_UP), concluded),
+        "concluded": F.when(is_confirmed() | has(Kind.GIVEN_UP), concluded),
         "stored": F.when(is_stored, concluded),
         "fetched": F.when(is_stored, fetched),
         "repeats": fetched,
@@ -129,7 +125,7 @@ def _latencies(rolled: DataFrame, length_us: int) -> dict[int, dict[int, int]]:
     number = F.floor(F.ln(latency / F.lit(FIRST_US)) / F.ln(F.lit(GROWTH))) + 1
     bins = F.when(latency < FIRST_US, 0).otherwise(F.least(number, F.lit(BINS - 1))).cast("int")
     rows = (
-        rolled.where(_is_confirmed() & latency.isNotNull())
+        rolled.where(is_confirmed() & latency.isNotNull())
         .groupBy(_number(F.col("concluded_us"), length_us).alias("step"), bins.alias("bin"))
         .count()
         .collect()

@@ -30,7 +30,7 @@ from chaos.judge.findings import VIOLATIONS, Finding, Name, RunFacts
 from chaos.record.kinds import REMOVALS, Kind
 from chaos.record.schema import EVENTS_DIRECTORY, Event
 from chaos.spark_judge import rows as telling
-from chaos.spark_judge.expressions import has
+from chaos.spark_judge.expressions import has, is_confirmed
 from chaos.spark_judge.figures import rows_told
 from chaos.spark_judge.judge import judged_further
 from chaos.spark_judge.record import EVENTS, Extent, Notices, Numbers, read_events, read_notices, read_numbers
@@ -198,11 +198,10 @@ def _together(taken: Iterable[_Taken]) -> tuple[dict[int, Numbers], Notices]:
 def _told() -> dict[str, Column]:
     """What is counted of messages; from the third on what may still be lost."""
     is_gone = has(Kind.LEFT, *REMOVALS)
-    is_confirmed = has(Kind.CONFIRM) & ~has(Kind.RETURN)
     return {
-        "confirmed": is_confirmed,
+        "confirmed": is_confirmed(),
         "delivered": has(Kind.DELIVER),
         "without an answer": has(Kind.PUBLISH) & ~has(Kind.CONFIRM, Kind.REFUSE, Kind.RETURN, Kind.UNRESOLVED),
-        "confirmed, not delivered": is_confirmed & ~has(Kind.DELIVER) & ~is_gone,
+        "confirmed, not delivered": is_confirmed() & ~has(Kind.DELIVER) & ~is_gone,
         "delivered, not settled": has(Kind.DELIVER) & ~F.col("is_settled") & ~is_gone,
     }

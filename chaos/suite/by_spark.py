@@ -12,7 +12,7 @@ from types import TracebackType
 
 from chaos.conduct.sheet import Sheet
 from chaos.judge import judgement_file
-from chaos.judge.facts_file import FACTS_FILE, facts_document
+from chaos.judge.facts_file import write_facts
 from chaos.judge.judgement import Judgement
 
 #: Of what the judge prints, for whoever must find out why it ended.
@@ -55,8 +55,7 @@ class SparkJudge:
     def __call__(self, directory: Path, sheet: Sheet) -> Judgement:
         """Raises `CannotJudge`."""
         self.prepare()
-        facts = directory / FACTS_FILE
-        facts.write_text(json.dumps(facts_document(sheet.facts())) + "\n", encoding="utf-8")
+        facts = write_facts(directory, sheet.facts())
         try:
             if not self._is_ready:
                 self._answer()

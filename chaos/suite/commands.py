@@ -28,6 +28,7 @@ from chaos.plan.model import Scenario
 from chaos.plan.reading import catalogue, catalogue_documents, read_document, read_scenario, scenario
 from chaos.plan.variants import lacks_for_quorum, with_quorum_queues
 from chaos.plan.words import PlanError
+from chaos.report import page
 from chaos.suite import index
 from chaos.suite.by_reference import PlainJudge
 from chaos.suite.by_spark import CannotJudge, SparkJudge
@@ -412,7 +413,7 @@ def interruptible(console: Console, directories: Iterable[Path]) -> Iterator[Non
 def show_page(console: Console, result: Result) -> None:
     """Where it is."""
     if result.directory:
-        console.print(f"  report: {result.directory}/report.html", highlight=False, soft_wrap=True)
+        console.print(f"  report: {Path(result.directory) / page.FILE_NAME}", highlight=False, soft_wrap=True)
 
 
 #: The worst first.

@@ -6,7 +6,6 @@ found that were planted. Both belong to what is planted: an anomaly that nobody 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from chaos.generator.history import History, write_history
-from chaos.generator.planted import PLANTED_FILE, Planted, write_planted
+from chaos.generator.history import History
+from chaos.generator.planted import Planted
+from chaos.generator.run import write_run
 from chaos.generator.shape import Shape
-from chaos.judge.facts_file import FACTS_FILE, facts_document
+from chaos.judge.facts_file import FACTS_FILE
 from chaos.judge.findings import VIOLATIONS, Finding, Name
 from chaos.judge.judgement import Judgement
 from chaos.spark_judge.evidence import FINDINGS_DIRECTORY, judge_run
@@ -96,10 +96,8 @@ def violations(directory: Path) -> list[Finding]:
 def measure(directory: Path, shape: Shape, plant: int, master_url: str | None = None) -> ErrorRate:
     """Generate a history with ``plant`` anomalies of each class in an empty directory, and judge it with Spark."""
     history = History(shape, plant)
-    generated = write_history(history, directory, directory.name, lambda _: None)
-    facts = directory / FACTS_FILE
-    facts.write_text(json.dumps(facts_document(history.layout.facts())) + "\n", encoding="utf-8")
-    write_planted(directory / PLANTED_FILE, generated.planted)
+    generated = write_run(history, directory)
     with open_session(master_url, is_small=shape.messages < _SMALL_MESSAGES) as spark:
-        judgement = judge_run(spark, directory.resolve().as_uri(), facts.resolve().as_uri())
+        uri = directory.resolve().as_uri()
+        judgement = judge_run(spark, uri, f"{uri}/{FACTS_FILE}")
     return compare(generated.planted, violations(directory), judgement)

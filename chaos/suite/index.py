@@ -8,10 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-
 from chaos.report import page
-from chaos.report.drawing import duration
 from chaos.suite.results import Result, summarise
 
 FILE_NAME = "index.html"
@@ -47,23 +44,19 @@ def write(results: Sequence[Result], directory: Path) -> Path:
 
 def render(results: Sequence[Result], directory: Path) -> str:
     """The page as a text. ``directory``: where it will be."""
-    environment = Environment(
-        loader=ChoiceLoader([PackageLoader("chaos.suite"), PackageLoader("chaos.report")]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"duration": duration, "grouped": page.grouped}
     summary = summarise(results)
     targets = sorted({result.target for result in results})
-    return environment.get_template("index.html.j2").render(
-        summary=summary,
-        bounds={what: f"{bound:.2g}" for what, bound in summary.bounds.items()},
-        tones={str(verdict): tone for verdict, tone in page.TONES.items()},
-        targets=targets,
-        scenarios=_scenarios(results, targets),
-        runs=[_row(result, directory) for result in reversed(results)],
+    return (
+        page.environment("chaos.suite")
+        .get_template("index.html.j2")
+        .render(
+            summary=summary,
+            bounds={what: f"{bound:.2g}" for what, bound in summary.bounds.items()},
+            tones={str(verdict): tone for verdict, tone in page.TONES.items()},
+            targets=targets,
+            scenarios=_scenarios(results, targets),
+            runs=[_row(result, directory) for result in reversed(results)],
+        )
     )
 
 

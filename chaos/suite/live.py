@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from rich.markup import escape
 
 from chaos.conduct.sheet import Sheet, State, read_sheet
 from chaos.harm.journal import is_in_use
-from chaos.judge.facts_file import FACTS_FILE, facts_document
+from chaos.judge.facts_file import write_facts
 from chaos.judge.findings import VIOLATIONS, Finding, RunFacts
 from chaos.judge.judgement import Judgement, messages_told
 from chaos.record.schema import Event
@@ -45,8 +44,7 @@ def watch_run(directory: Path, console: Console, master_url: str | None = None) 
     ):
         glimpse = _follow(directory, watch, console)
         sheet = read_sheet(directory)
-        _write_facts(directory, sheet)
-        judgement = judge_run(spark, _uri(directory), f"{_uri(directory)}/{FACTS_FILE}")
+        judgement = judge_run(spark, _uri(directory), _uri(write_facts(directory, sheet.facts())))
     if glimpse is not None:
         compare(glimpse, judgement)
     return conclude(directory, sheet, judgement, time.monotonic() - began_s)
@@ -70,12 +68,8 @@ def is_over(directory: Path) -> bool:
     return read_sheet(directory).state is not State.RUNNING or not is_in_use(directory)
 
 
-def _uri(directory: Path) -> str:
-    return directory.resolve().as_uri()
-
-
-def _write_facts(directory: Path, sheet: Sheet) -> None:
-    (directory / FACTS_FILE).write_text(json.dumps(facts_document(sheet.facts())) + "\n", encoding="utf-8")
+def _uri(path: Path) -> str:
+    return path.resolve().as_uri()
 
 
 def _follow(directory: Path, watch: Watch, console: Console) -> Glimpse | None:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from chaos.judge.verdict import Verdict
+from chaos.whole_file import write_whole
 
 #: Of all runs of a suite, and in the directory of one run.
 FILE_NAME = "results.jsonl"
@@ -68,10 +69,7 @@ def append(directory: Path, result: Result) -> None:
 
 def write_result(directory: Path, result: Result) -> None:
     """Into the directory of its run, whole or not at all."""
-    path = directory / RESULT_FILE_NAME
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(result.to_json() + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    write_whole(directory / RESULT_FILE_NAME, result.to_json() + "\n")
 
 
 def read(directory: Path) -> list[Result]:

@@ -142,7 +142,7 @@ def conclude(directory: Path, sheet: Sheet, judgement: Judgement, took_s: float)
     evidence = evidence_of(sheet, judgement, windows)
     judged = judge(evidence)
     files = {name: address for name, address in FILES.items() if (directory / address).exists()}
-    report = assemble(sheet, judgement, judged, files, directory)
+    report = assemble(sheet, judgement, judged, windows, files, directory)
     page.write(report, directory)
     chaos_toolkit.write(sheet, judgement, judged, directory)
     counts = {str(name): count for name, count in judgement.counts.items() if count}

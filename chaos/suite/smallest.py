@@ -36,7 +36,7 @@ async def smallest(document: Document, shown: Result, setting: Setting) -> tuple
         result = await run_scenario(scenario(candidate), own, shown.seed + runs, setting)
         return is_same(shown, result)
 
-    found, runs = await shrink(document, shows, TRIES, RUNS_MAX)
+    found, _ = await shrink(document, shows, TRIES, RUNS_MAX)
     path = directory / FILE_NAME
     path.write_text(tomli_w.dumps(found), encoding="utf-8")
     return path, runs

@@ -20,6 +20,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,6 +69,8 @@ NEVER: Mapping[Capability, str] = {
     Capability.EXPIRY: "messages do not expire in this release of Warren",
 }
 IMAGE_VARIABLE = "WARREN_IMAGE"
+#: Of containers, network and volumes.
+REMOVAL = ("down", "--volumes", "--remove-orphans", "--timeout", "5")
 #: A command of compose, and one request to the engine; `stop` adds its grace period.
 COMMAND_TIMEOUT_S, ENGINE_TIMEOUT_S = 180.0, 60
 STOP_S = 20
@@ -152,7 +155,7 @@ class ComposeTarget:
     def capabilities(self) -> frozenset[Capability]:
         return OFFERED - self.missing.keys()
 
-    @property
+    @cached_property
     def missing(self) -> Mapping[Capability, str]:
         if reason := why_none():
             return dict.fromkeys(Capability, reason)
@@ -220,7 +223,7 @@ class ComposeTarget:
         }
         self._environment = self._variables()
         await self._machine.begin(NODES, needs)
-        removal = shlex.join([*self._compose(), "down", "--volumes", "--remove-orphans", "--timeout", "5"])
+        removal = shlex.join([*self._compose(), *REMOVAL])
         self._entry = self._journal.will_do(commands.HOW, f"containers of {self._project}", command=removal)
         await asyncio.to_thread(self._run, "up", "--detach")
         await self._machine.open_lines(NODES, needs, self._upstream, ports)
@@ -300,7 +303,7 @@ class ComposeTarget:
         finally:
             if self._entry is not None:
                 await self._keep_logs()
-                await asyncio.to_thread(self._run, "down", "--volumes", "--remove-orphans", "--timeout", "5")
+                await asyncio.to_thread(self._run, *REMOVAL)
                 self._journal.undone(self._entry)
                 self._entry = None
             if self._engine is not None:

@@ -11,17 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pika
 import pika.exceptions
 
 from chaos.harm.journal import CannotUndo, Journal
+from chaos.targets.answering import connected
 from chaos.targets.management import ManagementOperator
 from chaos.targets.outside import OutsideCluster, OutsideError, read_outside
 from chaos.targets.target import NotNow, TargetError
 
 HOW = "belongings"
-#: For a node to answer, until the next is asked.
-_ANSWER_S = 5.0
 
 
 class Guest:
@@ -85,10 +83,8 @@ def _delete(cluster: OutsideCluster, queues: Sequence[str]) -> None:
     """At the first node that answers. Blocks."""
     problems = []
     for node in cluster.nodes:
-        parameters = pika.URLParameters(node.amqp)
-        parameters.socket_timeout = parameters.stack_timeout = parameters.blocked_connection_timeout = _ANSWER_S
         try:
-            connection = pika.BlockingConnection(parameters)
+            connection = connected(node.amqp)
             channel = connection.channel()
             for queue in queues:
                 channel.queue_delete(queue)

@@ -9,14 +9,12 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import pika
 import pika.exceptions
 from pika.adapters.blocking_connection import BlockingConnection
 
+from chaos.targets.answering import connected
 from chaos.targets.target import NotNow, QueueView, TargetError
 
-#: For an answer.
-ANSWER_S = 5.0
 #: Between two questions: counts of queues are no free lunch for a broker.
 INTERVAL_S = 0.5
 
@@ -53,9 +51,7 @@ class PassiveOperator:
     def _opened(self) -> BlockingConnection:
         """One connection, with a channel for each question: what a broker refuses closes the channel."""
         if self._connection is None or not self._connection.is_open:
-            parameters = pika.URLParameters(self._url)
-            parameters.socket_timeout = parameters.stack_timeout = parameters.blocked_connection_timeout = ANSWER_S
-            self._connection = pika.BlockingConnection(parameters)
+            self._connection = connected(self._url)
         return self._connection
 
     def _drop(self) -> None:

@@ -36,7 +36,7 @@ def assembled(told: Told, sheet: Sheet | None = None, directory: Path | None = N
     sheet = sheet or sheet_of()
     sheet.roster = [entry for entry in ROSTER if any(event.process == entry.process for event in told.events)]
     judgement = judgement_by_reference(told.complete(), sheet.facts())
-    return assemble(sheet, judgement, LOST, {"record": "events/"}, directory)
+    return assemble(sheet, judgement, LOST, windows_of(judgement.figures), {"record": "events/"}, directory)
 
 
 def fault(told: Told, *, at_risk: int = 0) -> Told:
