@@ -88,8 +88,18 @@ async def test_what_cannot_be_is_refused(outside: OutsideCluster, tmp_path: Path
             await target.stop(1)
         with pytest.raises(TargetError, match="nobody empties disks"):
             await target.wipe(1)
-        with pytest.raises(NotNow, match=r"no \[management\] to ask"):
-            target.operator(1)
+        operator = target.operator(1)
+        for order in (
+            operator.set_policy("p", "^q", {"ha-mode": "all"}),
+            operator.clear_policy("p"),
+            operator.sync("q"),
+            operator.cancel_sync("q"),
+        ):
+            with pytest.raises(TargetError, match=r"tells of no \[management\]"):
+                await order
+        with pytest.raises(NotNow, match="nobody tells which nodes there are"):
+            await operator.running()
+        await target.close()
 
 
 # --- the management interface
