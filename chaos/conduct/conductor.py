@@ -50,18 +50,13 @@ class Conductor:
         run_directory: Path,
         seed: int,
         say: Callable[[str], None] = lambda _: None,
-        before_drain: Callable[[], None] = lambda: None,
         replay: str = "",
     ) -> None:
-        """``run_directory``: there is no run in it. Its name is the run's.
-
-        ``before_drain`` is called when faults are over, and all that is wanted is that consumers get what is left.
-        """
+        """``run_directory``: there is no run in it. Its name is the run's."""
         self._scenario = scenario
         self._target = target
         self._directory = run_directory
         self._say = say
-        self._before_drain = before_drain
         self._crew: Crew | None = None
         self._watch: Watch | None = None
         self._clock = RunClock()
@@ -237,7 +232,6 @@ class Conductor:
             await crew.command(Command.START, Role.CONSUMER)
             await crew.command(Command.START, Role.PUBLISHER)
             await asyncio.sleep(self._scenario.load.calm_s)
-        self._before_drain()
         async with self._phase("drain", record):
             await crew.command(Command.DRAIN, Role.PUBLISHER)
             self.sheet.notes += await await_answers(crew, watch)

@@ -19,7 +19,7 @@ from chaos.spark_judge.expressions import publisher_of, queue_of
 from chaos.spark_judge.figures import figures, rows_told
 from chaos.spark_judge.record import Extent, Notices, listing_table, queue_table, read_notices, read_numbers
 from chaos.spark_judge.rollup import plain_messages, rollup
-from chaos.spark_judge.session import fit
+from chaos.spark_judge.session import fit, is_quick
 from chaos.spark_judge.uncommon import is_unjudged, uncommon_keys, uncommon_messages
 
 #: Keys of uncommon messages that are sent to whoever reads rows: some 100 MB. More of them are met in a shuffle.
@@ -106,10 +106,15 @@ def judged_further(
     with ExitStack() as kept:
 
         def keep(frame: DataFrame) -> DataFrame:
+            if keeps_no_plans:
+                # Computed now, and how is forgotten: each further step would have to analyse and plan it again, which
+                # takes longer than everything that is done with so few rows.
+                return frame.localCheckpoint()
             frame.persist(StorageLevel.MEMORY_AND_DISK)
             kept.callback(frame.unpersist)
             return frame
 
+        keeps_no_plans = is_quick(extent.rows)
         rolled = keep(rolled)
         sizes = rolled.agg(
             F.count("*").alias("messages"),
@@ -122,6 +127,8 @@ def judged_further(
             keys = F.broadcast(keys)
         uncommon = keep(uncommon_messages(events, keys, queues, facts.slack_us))
         messages = plain_messages(rolled).unionByName(uncommon.drop("requeues"))
+        if keeps_no_plans:
+            messages = keep(messages)
         late = keep(order.late_messages(messages, facts.slack_us))
         found = [
             classes.shown_by_messages(messages, queues),

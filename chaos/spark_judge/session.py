@@ -36,16 +36,15 @@ def open_session(
     machine stays. An interrupt ends that machine, and with it the use of Spark in this process.
     """
     find_java()
-    is_local = master_url is None or master_url.startswith("local")
     with ExitStack() as cleanup:
-        if is_local and "SPARK_CONF_DIR" not in os.environ:
+        if is_local(master_url) and "SPARK_CONF_DIR" not in os.environ:
             cleanup.enter_context(java_settings(_QUICK_JAVA if is_small else _STEADY_JAVA))
         errors = JavaErrors()
         cleanup.callback(errors.show)
         with java_ended_by_interrupt() as was_interrupted:
             on_interrupt = signal.getsignal(signal.SIGINT)
             with errors.caught():
-                spark = _build(master_url, memory_mb or _memory_mb(), is_local=is_local)
+                spark = _build(master_url, memory_mb or _memory_mb())
             # Spark's own handler calls Java in the middle of a call to Java, which fails noisily.
             signal.signal(signal.SIGINT, on_interrupt)
             try:
@@ -57,7 +56,7 @@ def open_session(
 
 def fit(spark: SparkSession, rows: int) -> None:
     """Set what can be set while a session runs, for a record of so many rows."""
-    is_small = rows < COMPILED_ROWS_MIN
+    is_small = is_quick(rows)
     for key, value in {
         "spark.sql.shuffle.partitions": ceil(rows / ROWS_PER_PARTITION) or 1,
         "spark.sql.codegen.wholeStage": not is_small,
@@ -72,16 +71,30 @@ def _memory_mb() -> int:
     return min(max(share, _MEMORY_MIN_MB), _MEMORY_MAX_MB)
 
 
-def _build(master_url: str | None, memory_mb: int, *, is_local: bool) -> SparkSession:
+def is_quick(rows: int) -> bool:
+    """True of a record that is judged before what makes large ones fast has paid back."""
+    return rows < COMPILED_ROWS_MIN
+
+
+def is_local(master_url: str | None) -> bool:
+    """True if everything is done in one Java machine, here."""
+    return master_url is None or master_url.startswith("local")
+
+
+def _build(master_url: str | None, memory_mb: int) -> SparkSession:
     builder = SparkSession.builder.appName("warren judge").master(master_url or "local[*]")
     options = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
+        # Where in Python each expression was written: asked for three times as often as the expressions are made.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # All that one judgement compiles, for the next.
+        "spark.sql.codegen.cache.maxEntries": "1000",
         # An overflow is a mistake, not a null.
         "spark.sql.ansi.enabled": "true",
     }
-    if is_local:
+    if is_local(master_url):
         options |= {
             "spark.driver.memory": f"{memory_mb}m",
             "spark.driver.bindAddress": "127.0.0.1",

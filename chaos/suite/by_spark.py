@@ -1,4 +1,4 @@
-"""Judging records of any size with Spark, in a process that is begun while the run still drains."""
+"""Judging records of any size with Spark, in a process that is begun with the run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SparkJudge:
         self._is_ready = False
 
     def prepare(self) -> None:
-        """Begin the process, if it is not there: Java takes some seconds."""
+        """Begin the process, if it is not there: until Java is quick it takes half a minute."""
         if self._process is not None:
             return
         command = [sys.executable, "-m", "chaos.spark_judge", "--serve", *self._options]
@@ -91,12 +91,13 @@ class SparkJudge:
         return _NoAnswer(f"the judge's process has ended; {self._log_path} says why")
 
     def close(self, *, at_once: bool = False) -> None:
-        """Its input ends, and so does it; ``at_once``: also in the middle of a judgement."""
-        process, self._process, self._is_ready = self._process, None, False
+        """Its input ends, and so does it; ``at_once``: also in the middle of a judgement. A rehearsal ends so."""
+        process, was_asked = self._process, self._is_ready
+        self._process, self._is_ready = None, False
         if process is None:
             return
         with process:
-            if at_once:
+            if at_once or not was_asked:
                 process.terminate()
             process.stdin.close()  # type: ignore[union-attr]
             try:

@@ -48,7 +48,7 @@ class Judge(Protocol):
     """Judges the record in a directory."""
 
     def prepare(self) -> None:
-        """There will be something to judge soon."""
+        """There will be something to judge in a while."""
         ...
 
     def __call__(self, directory: Path, sheet: Sheet) -> Judgement: ...
@@ -118,7 +118,8 @@ async def _conduct(scenario: Scenario, directory: Path, seed: int, setting: Sett
         if target.guest is not None:
             planned = renamed(planned, target.guest.name)
         replay = setting.replay(seed)
-        conductor = Conductor(planned, target, directory, seed, watcher.say, setting.judge.prepare, replay)
+        setting.judge.prepare()
+        conductor = Conductor(planned, target, directory, seed, watcher.say, replay)
         conductor.sheet.target = kind.name
         try:
             watcher.follow(conductor)
