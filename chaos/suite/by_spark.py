@@ -14,6 +14,7 @@ from chaos.conduct.sheet import Sheet
 from chaos.judge import judgement_file
 from chaos.judge.facts_file import write_facts
 from chaos.judge.judgement import Judgement
+from chaos.suite.running import CannotJudge
 
 #: Of what the judge prints, for whoever must find out why it ended.
 LOG_NAME = "judge.log"
@@ -21,12 +22,12 @@ LOG_NAME = "judge.log"
 END_S = 20.0
 
 
-class CannotJudge(Exception):
-    """Spark cannot do it; the text says why, and what to do with the record."""
-
-
 class _NoAnswer(Exception):
     """It was not judged; the text says why."""
+
+
+class _Ended(_NoAnswer):
+    """The process has."""
 
 
 class SparkJudge:
@@ -62,6 +63,9 @@ class SparkJudge:
                 self._is_ready = True
             self._ask({"run": directory.resolve().as_uri(), "facts": facts.resolve().as_uri()})
         except _NoAnswer as error:
+            if isinstance(error, _Ended):
+                # The next run gets another one.
+                self.close(at_once=True)
             raise CannotJudge(
                 f"{error}. The record is whole: `warren chaos analyse {directory}` judges it again, "
                 "with --judge plain without Spark"
@@ -87,8 +91,8 @@ class SparkJudge:
         if problem := json.loads(line)["problem"]:
             raise _NoAnswer(problem)
 
-    def _ended(self) -> _NoAnswer:
-        return _NoAnswer(f"the judge's process has ended; {self._log_path} says why")
+    def _ended(self) -> _Ended:
+        return _Ended(f"the judge's process has ended; {self._log_path} says why")
 
     def close(self, *, at_once: bool = False) -> None:
         """Its input ends, and so does it; ``at_once``: also in the middle of a judgement. A rehearsal ends so."""

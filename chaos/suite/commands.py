@@ -31,10 +31,10 @@ from chaos.plan.words import PlanError
 from chaos.report import page
 from chaos.suite import index
 from chaos.suite.by_reference import PlainJudge
-from chaos.suite.by_spark import CannotJudge, SparkJudge
+from chaos.suite.by_spark import SparkJudge
 from chaos.suite.junit import junit_xml
 from chaos.suite.results import Result, append, read, summarise
-from chaos.suite.running import Judge, Setting, TargetKind, conclude, run_scenario
+from chaos.suite.running import CannotJudge, Judge, Setting, TargetKind, conclude, run_scenario
 from chaos.suite.side_by_side import table
 from chaos.suite.smallest import smallest
 from chaos.suite.undoers import EVERY_UNDOER

@@ -15,7 +15,8 @@ from chaos.harm.journal import Journal, heal, outstanding
 from chaos.judge.findings import LOSSES
 from chaos.judge.judgement import Judgement
 from chaos.judge.ledger import Row
-from chaos.judge.verdict import Evidence, judge
+from chaos.judge.verdict import Evidence, Verdict
+from chaos.judge.verdict import judge as verdict_of
 from chaos.judge.windows import Service, Window, longest_us
 from chaos.plan.model import Scenario
 from chaos.plan.variants import renamed
@@ -44,6 +45,10 @@ FILES = {
 FAILOVERS_TOLD = 10
 
 
+class CannotJudge(Exception):
+    """Nothing was concluded of a record, which is whole; the text says why, and what to do with it."""
+
+
 class Judge(Protocol):
     """Judges the record in a directory."""
 
@@ -51,7 +56,9 @@ class Judge(Protocol):
         """There will be something to judge in a while."""
         ...
 
-    def __call__(self, directory: Path, sheet: Sheet) -> Judgement: ...
+    def __call__(self, directory: Path, sheet: Sheet) -> Judgement:
+        """Raises `CannotJudge`."""
+        ...
 
 
 #: Makes a target in a directory.
@@ -102,7 +109,18 @@ async def run_scenario(scenario: Scenario, directory: Path, seed: int, setting: 
     if isinstance(sheet, Result):
         return sheet
     setting.watcher.say("judge")
-    return conclude(directory, sheet, setting.judge(directory, sheet), time.monotonic() - began_s)
+    return result_of(directory, sheet, setting.judge, began_s)
+
+
+def result_of(directory: Path, sheet: Sheet, judge: Judge, began_s: float) -> Result:
+    """Of a run that began then, on the monotonic clock. Without a judgement it proves nothing; the next may."""
+    try:
+        judgement = judge(directory, sheet)
+    except CannotJudge as error:
+        took_s = round(time.monotonic() - began_s, 3)
+        reasons = (str(error),)
+        return Result(sheet.scenario, sheet.title, sheet.target, sheet.seed, Verdict.UNKNOWN, reasons, took_s=took_s)
+    return conclude(directory, sheet, judgement, time.monotonic() - began_s)
 
 
 async def _conduct(scenario: Scenario, directory: Path, seed: int, setting: Setting) -> Sheet | Result:
@@ -141,7 +159,7 @@ def conclude(directory: Path, sheet: Sheet, judgement: Judgement, took_s: float)
     """What came of a run that is judged: its result, and its page beside the record."""
     windows = windows_of(judgement.figures)
     evidence = evidence_of(sheet, judgement, windows)
-    judged = judge(evidence)
+    judged = verdict_of(evidence)
     files = {name: address for name, address in FILES.items() if (directory / address).exists()}
     report = assemble(sheet, judgement, judged, windows, files, directory)
     page.write(report, directory)

@@ -15,8 +15,9 @@ from chaos.conduct.sheet import Sheet
 from chaos.judge.findings import Name
 from chaos.judge.verdict import ExitCode
 from chaos.suite.by_reference import PlainJudge
-from chaos.suite.by_spark import CannotJudge, SparkJudge
+from chaos.suite.by_spark import SparkJudge
 from chaos.suite.results import RESULT_FILE_NAME, Result
+from chaos.suite.running import CannotJudge
 from tests.support.recorded_run import recorded_run
 from tests.support.told import Told
 
@@ -52,7 +53,7 @@ def test_what_cannot_be_judged_is_told_and_the_next_is_judged(judge: SparkJudge,
     assert judge(tmp_path, sheet).counts[Name.LOST] == 1
 
 
-def test_a_process_that_is_gone_is_told_of_and_none_is_left(sheet: Sheet, tmp_path: Path) -> None:
+def test_a_process_that_is_gone_is_told_of_and_replaced_and_none_is_left(sheet: Sheet, tmp_path: Path) -> None:
     before = set(psutil.Process().children(recursive=True))
     with SparkJudge(tmp_path) as mortal:
         mortal.prepare()
@@ -61,6 +62,8 @@ def test_a_process_that_is_gone_is_told_of_and_none_is_left(sheet: Sheet, tmp_pa
             process.kill()
         with pytest.raises(CannotJudge, match=r"judge\.log"):
             mortal(tmp_path, sheet)
+        assert mortal(tmp_path, sheet).counts[Name.LOST] == 1
+        begun |= set(psutil.Process().children(recursive=True)) - before
     assert set(psutil.Process().children(recursive=True)) <= before | begun
 
 

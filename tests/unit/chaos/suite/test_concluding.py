@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
-from chaos.conduct.sheet import State
+from chaos.conduct.sheet import Sheet, State
+from chaos.judge.judgement import Judgement
 from chaos.judge.verdict import Verdict
 from chaos.record.kinds import Kind
 from chaos.suite.by_reference import PlainJudge
 from chaos.suite.results import RESULT_FILE_NAME, Result
-from chaos.suite.running import conclude
+from chaos.suite.running import CannotJudge, conclude, result_of
 from tests.support.recorded_run import recorded_run
 from tests.support.told import HARNESS, Told
 
@@ -50,6 +52,17 @@ def test_a_run_that_broke_tells_why(tmp_path: Path) -> None:
     result = concluded(tmp_path, Told().confirmed(1).settled(1), state=State.BROKEN, problem="n1 did not start")
     assert (result.verdict, result.reasons) == (Verdict.UNKNOWN, ("n1 did not start",))
     assert "n1 did not start" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+class WithoutMemory(PlainJudge):
+    def __call__(self, directory: Path, sheet: Sheet) -> Judgement:
+        raise CannotJudge(f"no memory for {sheet.run} in {directory}")
+
+
+def test_what_cannot_be_judged_proves_nothing_and_does_not_end_a_suite(tmp_path: Path) -> None:
+    result = result_of(tmp_path, recorded_run(tmp_path, LOST), WithoutMemory(), time.monotonic())
+    assert (result.verdict, result.reasons) == (Verdict.UNKNOWN, (f"no memory for {tmp_path.name} in {tmp_path}",))
+    assert not result.directory, "there is no page to be shown"
 
 
 @pytest.mark.parametrize(
