@@ -4,9 +4,7 @@ Whoever runs it writes a line of JSON for each run, ``{"run": URI, "facts": URI}
 The first line, before any is asked for, says that it is ready. It ends when its input does, and at once by SIGTERM.
 What Spark or Java print goes to standard error.
 
-Java's first judgement takes three times as long as the next: so it rehearses, on a small history made up for that,
-while the run goes on of which it will be asked. What measures that run comes first, and leaves it the rest of the
-machine.
+Java starts while the run begins of which it will be asked; what measures that run comes first.
 """
 
 from __future__ import annotations
@@ -14,26 +12,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any, TextIO, TypedDict
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
-from chaos.generator.history import History
-from chaos.generator.run import write_run
-from chaos.generator.shape import Shape
 from chaos.interrupts import sigterm_as_interrupt
 from chaos.java import JavaMissingError
-from chaos.judge.facts_file import FACTS_FILE
 from chaos.spark_judge.evidence import judge_run
-from chaos.spark_judge.session import is_local, open_session
+from chaos.spark_judge.session import open_session
 
-#: Of some of everything, so that every question of a judgement has something to be asked of.
-_REHEARSED = Shape(messages=2_000, rate=2_000, tap=True)
-_PLANTED = 1
-#: To everything else of the machine's user: a tenth of a busy processor, all of an idle one.
+#: To what else its user runs: a tenth of a busy processor, all of an idle one.
 _NICENESS = 10
 
 
@@ -49,8 +37,6 @@ def serve(master_url: str | None, *, memory_mb: int | None, is_small: bool) -> N
     os.nice(_NICENESS)
     try:
         with sigterm_as_interrupt(), open_session(master_url, is_small=is_small, memory_mb=memory_mb) as spark:
-            if is_local(master_url):
-                _rehearse(spark)
             _answer(answers, "")
             for line in sys.stdin:
                 asked: dict[str, Any] = json.loads(line)
@@ -65,13 +51,6 @@ def serve(master_url: str | None, *, memory_mb: int | None, is_small: bool) -> N
     except KeyboardInterrupt:
         # Whoever asked wants no answer any more; Java has ended.
         return
-
-
-def _rehearse(spark: SparkSession) -> None:
-    with tempfile.TemporaryDirectory(prefix="warren-rehearsal-") as directory:
-        run = Path(directory, "run")
-        write_run(History(_REHEARSED, _PLANTED), run)
-        judge_run(spark, run.as_uri(), (run / FACTS_FILE).as_uri())
 
 
 def _own_output() -> TextIO:

@@ -36,15 +36,16 @@ def open_session(
     machine stays. An interrupt ends that machine, and with it the use of Spark in this process.
     """
     find_java()
+    is_local = master_url is None or master_url.startswith("local")
     with ExitStack() as cleanup:
-        if is_local(master_url) and "SPARK_CONF_DIR" not in os.environ:
+        if is_local and "SPARK_CONF_DIR" not in os.environ:
             cleanup.enter_context(java_settings(_QUICK_JAVA if is_small else _STEADY_JAVA))
         errors = JavaErrors()
         cleanup.callback(errors.show)
         with java_ended_by_interrupt() as was_interrupted:
             on_interrupt = signal.getsignal(signal.SIGINT)
             with errors.caught():
-                spark = _build(master_url, memory_mb or _memory_mb())
+                spark = _build(master_url, memory_mb or _memory_mb(), is_local=is_local)
             # Spark's own handler calls Java in the middle of a call to Java, which fails noisily.
             signal.signal(signal.SIGINT, on_interrupt)
             try:
@@ -76,12 +77,7 @@ def is_quick(rows: int) -> bool:
     return rows < COMPILED_ROWS_MIN
 
 
-def is_local(master_url: str | None) -> bool:
-    """True if everything is done in one Java machine, here."""
-    return master_url is None or master_url.startswith("local")
-
-
-def _build(master_url: str | None, memory_mb: int) -> SparkSession:
+def _build(master_url: str | None, memory_mb: int, *, is_local: bool) -> SparkSession:
     builder = SparkSession.builder.appName("warren judge").master(master_url or "local[*]")
     options = {
         "spark.ui.enabled": "false",
@@ -94,7 +90,7 @@ def _build(master_url: str | None, memory_mb: int) -> SparkSession:
         # An overflow is a mistake, not a null.
         "spark.sql.ansi.enabled": "true",
     }
-    if is_local(master_url):
+    if is_local:
         options |= {
             "spark.driver.memory": f"{memory_mb}m",
             "spark.driver.bindAddress": "127.0.0.1",

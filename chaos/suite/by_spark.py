@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -26,10 +27,6 @@ class _NoAnswer(Exception):
     """It was not judged; the text says why."""
 
 
-class _Ended(_NoAnswer):
-    """The process has."""
-
-
 class SparkJudge:
     """`chaos.suite.running.Judge`, for one run or many. Use it as a context: its process ends with it."""
 
@@ -43,7 +40,7 @@ class SparkJudge:
         self._is_ready = False
 
     def prepare(self) -> None:
-        """Begin the process, if it is not there: until Java is quick it takes half a minute."""
+        """Begin the process, if it is not there: Java takes some seconds."""
         if self._process is not None:
             return
         command = [sys.executable, "-m", "chaos.spark_judge", "--serve", *self._options]
@@ -63,9 +60,6 @@ class SparkJudge:
                 self._is_ready = True
             self._ask({"run": directory.resolve().as_uri(), "facts": facts.resolve().as_uri()})
         except _NoAnswer as error:
-            if isinstance(error, _Ended):
-                # The next run gets another one.
-                self.close(at_once=True)
             raise CannotJudge(
                 f"{error}. The record is whole: `warren chaos analyse {directory}` judges it again, "
                 "with --judge plain without Spark"
@@ -91,19 +85,22 @@ class SparkJudge:
         if problem := json.loads(line)["problem"]:
             raise _NoAnswer(problem)
 
-    def _ended(self) -> _Ended:
-        return _Ended(f"the judge's process has ended; {self._log_path} says why")
+    def _ended(self) -> _NoAnswer:
+        """Clears up behind the process: the next run gets another one."""
+        self.close(at_once=True)
+        return _NoAnswer(f"the judge's process has ended; {self._log_path} says why")
 
     def close(self, *, at_once: bool = False) -> None:
-        """Its input ends, and so does it; ``at_once``: also in the middle of a judgement. A rehearsal ends so."""
-        process, was_asked = self._process, self._is_ready
-        self._process, self._is_ready = None, False
+        """Its input ends, and so does it; ``at_once``: also in the middle of a judgement."""
+        process, self._process, self._is_ready = self._process, None, False
         if process is None:
             return
         with process:
-            if at_once or not was_asked:
+            if at_once:
                 process.terminate()
-            process.stdin.close()  # type: ignore[union-attr]
+            # What it was asked may still be in the pipe of one that is gone.
+            with suppress(BrokenPipeError):
+                process.stdin.close()  # type: ignore[union-attr]
             try:
                 process.wait(END_S)
             except subprocess.TimeoutExpired:

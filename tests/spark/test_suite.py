@@ -53,17 +53,26 @@ def test_what_cannot_be_judged_is_told_and_the_next_is_judged(judge: SparkJudge,
     assert judge(tmp_path, sheet).counts[Name.LOST] == 1
 
 
+def killed_but(others: set[psutil.Process]) -> set[psutil.Process]:
+    """Children of this process, killed."""
+    killed = set(psutil.Process().children(recursive=True)) - others
+    for process in killed:
+        process.kill()
+    psutil.wait_procs(killed)
+    return killed
+
+
 def test_a_process_that_is_gone_is_told_of_and_replaced_and_none_is_left(sheet: Sheet, tmp_path: Path) -> None:
     before = set(psutil.Process().children(recursive=True))
     with SparkJudge(tmp_path) as mortal:
         mortal.prepare()
-        begun = set(psutil.Process().children(recursive=True)) - before
-        for process in begun:
-            process.kill()
+        begun = killed_but(before)
         with pytest.raises(CannotJudge, match=r"judge\.log"):
             mortal(tmp_path, sheet)
         assert mortal(tmp_path, sheet).counts[Name.LOST] == 1
-        begun |= set(psutil.Process().children(recursive=True)) - before
+        begun |= killed_but(before)
+        with pytest.raises(CannotJudge, match=r"judge\.log"):
+            mortal(tmp_path, sheet)
     assert set(psutil.Process().children(recursive=True)) <= before | begun
 
 
